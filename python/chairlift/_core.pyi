@@ -1063,6 +1063,7 @@ class Experts:
         limit: float | None = None,
         alpha: float = 1.0,
         gated: bool = True,
+        factors: Sequence[float] | None = None,
     ) -> Self:
         """Takes the layers of each expert.
 
@@ -1079,6 +1080,7 @@ class Experts:
                 gate * sigmoid(alpha * gate).
             alpha: Of that.
             gated: Whether there is a gate.
+            factors: Of the weight of each expert.
 
         Raises:
             ValueError: The layers do not fit each other, or a name is unknown.
@@ -1193,7 +1195,10 @@ def scale(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> 
     """Multiplies `x` `[T, W]` in place, then makes it soft_cap * tanh(x / soft_cap)."""
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, offset: float = 0.0) -> None:
-    """Writes x / rms(x) * (weight + offset); `x`, `out` `[T, H]`, `weight` `[H]`."""
+    """Writes x / rms(x) * (weight + offset); `x`, `out` `[T, H]`, `weight` `[H]`.
+
+    With a `weight` `[D]` each D numbers of a row are normed apart.
+    """
 
 def add_rms_norm(
     x: Tensor, update: Tensor, weight: Tensor, eps: float, out: Tensor, offset: float = 0.0
@@ -1240,13 +1245,14 @@ def activate(x: Tensor, activation: str, out: Tensor) -> None:
         out: Where the result goes.
     """
 
-def activate_mul(gate_up: Tensor, activation: str, out: Tensor) -> None:
+def activate_mul(gate_up: Tensor, activation: str, out: Tensor, up: Tensor | None = None) -> None:
     """Writes activation(gate) * up to `out` `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side.
 
     Args:
         gate_up: Rows may be strided.
         activation: As of `activate`.
         out: Where the result goes.
+        up: `[T, I]`, where they lie apart: `gate_up` `[T, I]` holds the gates alone.
     """
 
 def kv_write(
@@ -1258,7 +1264,7 @@ def kv_write(
         key: After RoPE; rows may be strided.
         value: As projected; rows may be strided.
         cache: `[num_blocks, num_kv_heads, 2 * block_size * head_dim]`, see `attention.cpu`.
-            head_dim is a multiple of 16 up to 256.
+            head_dim is a multiple of 16 up to 512; blocks may lie apart.
         slot_mapping: int32 `[T]`.
         block_size: 16.
     """

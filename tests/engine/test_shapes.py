@@ -31,7 +31,7 @@ SIZES = {
 ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 ONE_HEAD = {"num_attention_heads": 1, "num_key_value_heads": 1}
 WORKS = {
-    **{f"head_dim {n}": {"head_dim": n} for n in (16, 48, 80, 112, 208, 256)},
+    **{f"head_dim {n}": {"head_dim": n} for n in (16, 48, 80, 112, 208, 512)},
     "an odd hidden size": {"hidden_size": 37, "head_dim": 16, **ONE_HEAD},
     "a hidden size of 1": {"hidden_size": 1, "head_dim": 16, **ONE_HEAD},
     "an odd intermediate size": {"intermediate_size": 53},
@@ -120,12 +120,12 @@ def test_an_odd_size_runs_quantized_with_keys_in_eight_bits(make_engine, tmp_pat
     assert len(token_ids(events)) == NUM_TOKENS
 
 
-@pytest.mark.parametrize("head_dim", [1, 8, 24, 40, 56, 72, 88, 120, 257, 264, 272])
+@pytest.mark.parametrize("head_dim", [1, 8, 24, 40, 56, 72, 88, 120, 257, 264, 528])
 def test_a_head_that_no_kernel_takes_is_refused_at_load(make_engine, tmp_path, head_dim):
     write(tmp_path, {})
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "head_dim": head_dim}))
-    message = f"head_dim: expected a multiple of 16 up to 256, got {head_dim}"
+    message = f"head_dim: expected a multiple of 16 up to 512, got {head_dim}"
     with pytest.raises(ModelError, match=message):
         make_engine(tmp_path)
 

@@ -201,7 +201,7 @@ def test_sizes_that_no_memory_has_are_a_value_error():
         x = torch.empty(0).as_strided(shape, (1,) * len(shape))
         with pytest.raises(ValueError, match=r"^expected sizes that fit memory, got \[0, "):
             norm(x=x)
-    cache = torch.empty(0).as_strided((2**29, 2**29, 0), (1, 1, 1))
+    cache = torch.empty(0).as_strided((2**29, 2**29, 0), (0, 0, 1))
     slots = torch.zeros(1, dtype=torch.int32)
     message = r"^cache: expected a size in memory, got 536870912 blocks of 536870912 heads$"
     for dtype in (torch.float32, torch.int8):
@@ -224,6 +224,11 @@ def test_a_cache_of_pairs_starts_at_a_whole_pair():
     message = r"^cache: expected a start at a multiple of 4 bytes, got one 2 bytes after it$"
     with pytest.raises(ValueError, match=message):
         attend(numbers[1:])
+    apart = torch.zeros(2 * 513, dtype=torch.bfloat16).view(2, 1, 513)[:, :, :512]
+    message = r"^cache: expected blocks a multiple of 4 bytes apart, got 1026$"
+    arguments = (query, apart, table, row, starts, starts[1:], torch.empty_like(query))
+    with pytest.raises(ValueError, match=message):
+        _core.paged_attention(*arguments, scale=1.0, block_size=16)
 
 
 @pytest.mark.parametrize("quantize", [None, "int8", "int4"])

@@ -169,7 +169,21 @@ def test_activations_agree_with_their_twins(dtype, activation):
     together = activate(x, activation)
     assert_close(together, reference.activate(x.double(), activation))
     assert torch.equal(activate(x[3:4], activation), together[3:4])
-    assert_close(activate_mul(x, activation), reference.activate_mul(x.double(), activation))
+    product = activate_mul(x, activation)
+    assert_close(product, reference.activate_mul(x.double(), activation))
+    assert torch.equal(activate_mul(x[:, :45], activation, up=x[:, 45:]), product)
+
+
+def test_gates_and_ups_that_lie_apart_have_one_width():
+    with pytest.raises(ValueError, match="up: expected the width of out, 8, got 7"):
+        activate_mul(torch.ones(1, 8), "silu", torch.ones(1, 8), torch.ones(1, 7))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups_of_a_row_are_normed_apart(dtype):
+    x, weight = randn(5, 90, dtype=dtype), randn(18, dtype=dtype)
+    expected = rms_norm(x.view(25, 18), weight, 1e-5)
+    assert torch.equal(rms_norm(x, weight, 1e-5).view(25, 18), expected)
 
 
 def test_an_unknown_activation_is_refused_by_name():

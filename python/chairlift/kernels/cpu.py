@@ -225,7 +225,10 @@ def gated_rms_norm(
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None, offset: float = 0.0
 ) -> Tensor:
-    """Return `x / rms(x) * (weight + offset)` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
+    """Return `x / rms(x) * (weight + offset)` over the last axis; `x` `[T, H]`, `weight` `[H]`.
+
+    With a `weight` `[D]` each D numbers of a row are normed apart.
+    """
     if out is None:
         out = torch.empty(x.shape, dtype=x.dtype)
     _core.rms_norm(x, weight, eps, out, offset)
@@ -306,11 +309,17 @@ def activate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
     return out
 
 
-def activate_mul(gate_up: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
-    """Return `activation(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side."""
+def activate_mul(
+    gate_up: Tensor, activation: str, out: Tensor | None = None, up: Tensor | None = None
+) -> Tensor:
+    """Return `activation(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both side by side.
+
+    Where there is `up` `[T, I]`, `gate_up` `[T, I]` holds the gates alone.
+    """
     if out is None:
-        out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype)
-    _core.activate_mul(gate_up, activation, out)
+        width = gate_up.shape[1] // 2 if up is None else up.shape[1]
+        out = torch.empty(gate_up.shape[0], width, dtype=gate_up.dtype)
+    _core.activate_mul(gate_up, activation, out, up)
     return out
 
 

@@ -246,7 +246,10 @@ class Kernels(Protocol):
         out: Tensor | None = None,
         offset: float = 0.0,
     ) -> Tensor:
-        """Return `x / rms(x) * (weight + offset)` over the last axis; `x` `[T, H]`."""
+        """Return `x / rms(x) * (weight + offset)` over the last axis; `x` `[T, H]`.
+
+        With a `weight` `[D]` each D numbers of a row are normed apart.
+        """
 
     def add_rms_norm(
         self,
@@ -283,5 +286,14 @@ class Kernels(Protocol):
     def activate(self, x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
         """Return an activation of `x` `[T, I]`: `silu`, `gelu` (by erf), `gelu_tanh` or `relu2`."""
 
-    def activate_mul(self, gate_up: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
-        """Return `activation(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both."""
+    def activate_mul(
+        self,
+        gate_up: Tensor,
+        activation: str,
+        out: Tensor | None = None,
+        up: Tensor | None = None,
+    ) -> Tensor:
+        """Return `activation(gate) * up`, `[T, I]`; `gate_up` `[T, 2 I]` holds both.
+
+        Where there is `up` `[T, I]`, `gate_up` `[T, I]` holds the gates alone.
+        """

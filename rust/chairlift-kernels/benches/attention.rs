@@ -40,11 +40,7 @@ fn attend<T: AttentionElement>(bencher: Bencher<'_, '_>, name: &str) {
     let found = STEPS.iter().find(|step| step.0 == name);
     let &(_, rows, queries, seq_len) = found.expect("a step of this name");
     let blocks_per_row = seq_len.div_ceil(BLOCK_SIZE);
-    let shape = CacheShape {
-        num_blocks: rows * blocks_per_row,
-        num_kv_heads: NUM_KV_HEADS,
-        head_dim: HEAD_DIM,
-    };
+    let shape = CacheShape::contiguous(rows * blocks_per_row, NUM_KV_HEADS, HEAD_DIM);
     let cache = vec![T::from_f32(0.5); shape.num_blocks * NUM_KV_HEADS * shape.head_len()];
     // A stride that is prime to the number of blocks puts neighbours far apart.
     let table: Vec<i32> = (0..shape.num_blocks)

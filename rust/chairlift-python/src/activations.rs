@@ -22,12 +22,17 @@ struct Activate {
     x: Tensor,
     activation: Activation,
     is_gated: bool,
+    up: Option<Tensor>,
     out: TensorMut,
 }
 
 impl Activate {
     fn name(&self) -> &'static str {
-        if self.is_gated { "gate_up" } else { "x" }
+        match (self.is_gated, &self.up) {
+            (false, _) => "x",
+            (true, None) => "gate_up",
+            (true, Some(_)) => "gate",
+        }
     }
 }
 
@@ -37,7 +42,11 @@ impl Call for Activate {
     }
 
     fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![(self.name(), &self.x), ("out", &*self.out)]
+        let up = self.up.as_ref().map(|up| ("up", up));
+        [(self.name(), &self.x), ("out", &*self.out)]
+            .into_iter()
+            .chain(up)
+            .collect()
     }
 
     fn run(&self) -> PyResult<()> {
@@ -47,7 +56,11 @@ impl Call for Activate {
             let mut borrows = Borrows::default();
             let x = borrows.rows::<T>(self.name(), &self.x)?;
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            if self.is_gated {
+            if let Some(up) = &self.up {
+                up.dims::<2>("up")?;
+                let up = borrows.rows::<T>("up", up)?;
+                activation::activate_mul_apart(self.activation, x, up, out)?;
+            } else if self.is_gated {
                 activation::activate_mul(self.activation, x, out)?;
             } else {
                 activation::activate(self.activation, x, out)?;
@@ -72,18 +85,27 @@ fn activate(py: Python<'_>, x: Tensor, activation: &str, out: TensorMut) -> PyRe
         x,
         activation: self::activation(activation)?,
         is_gated: false,
+        up: None,
         out,
     };
     call(py, activate)
 }
 
-/// out = activation(gate) * up.
+/// out = activation(gate) * up; `gate_up` holds both, or the gates alone where there is `up`.
 #[pyfunction]
-fn activate_mul(py: Python<'_>, gate_up: Tensor, activation: &str, out: TensorMut) -> PyResult<()> {
+#[pyo3(signature = (gate_up, activation, out, up=None))]
+fn activate_mul(
+    py: Python<'_>,
+    gate_up: Tensor,
+    activation: &str,
+    out: TensorMut,
+    up: Option<Tensor>,
+) -> PyResult<()> {
     let activate = Activate {
         x: gate_up,
         activation: self::activation(activation)?,
         is_gated: true,
+        up,
         out,
     };
     call(py, activate)

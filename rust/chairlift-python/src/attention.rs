@@ -6,8 +6,9 @@ use crate::{
 };
 use chairlift_kernels::{
     attention::{
-        kv_format::{Stored, check_int8},
+        kv_format::Stored,
         kv_layout::{CacheShape, check_block_size},
+        kv_write::{kv_write as write, kv_write_int8 as write_int8},
         paged_attention::Layer,
         work_items::Sequences,
     },
@@ -17,21 +18,15 @@ use chairlift_kernels::{
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Shape of one layer's cache, given the head size.
-fn cache_shape(cache: &Tensor, head_dim: usize) -> PyResult<CacheShape> {
+/// Shape of one layer's cache, given the head size; its blocks may lie apart.
+fn cache_shape(cache: &Tensor, head_dim: usize, block_stride: usize) -> PyResult<CacheShape> {
     let [num_blocks, num_kv_heads, _] = cache.dims("cache")?;
-    let shape = CacheShape {
+    Ok(CacheShape {
         num_blocks,
         num_kv_heads,
         head_dim,
-    };
-    let len = cache.shape().iter().product();
-    if cache.dtype() == Dtype::Int8 {
-        check_int8(shape, len)?;
-    } else {
-        shape.check(len)?;
-    }
-    Ok(shape)
+        block_stride,
+    })
 }
 
 /// A tensor has the shape of another.
@@ -70,20 +65,19 @@ impl Call for KvWrite {
         check_block_size(self.block_size)?;
         let [_, _, head_dim] = self.key.dims("key")?;
         expect_shape("value", &self.value, "key", &self.key)?;
-        let shape = cache_shape(&self.cache, head_dim)?;
         with_dtype!(self.key, "key", |T| {
             let mut borrows = Borrows::default();
             let key = borrows.rows::<T>("key", &self.key)?;
             let value = borrows.rows::<T>("value", &self.value)?;
             let slots = borrows.slice::<i32>("slot_mapping", &self.slot_mapping)?;
             if self.cache.dtype() == Dtype::Int8 {
-                let cache = borrows.slice_mut::<i8>("cache", &self.cache)?;
-                chairlift_kernels::attention::kv_write::kv_write_int8(
-                    key, value, cache, shape, slots,
-                )?;
+                let cache = borrows.rows_mut::<i8>("cache", &self.cache)?;
+                let shape = cache_shape(&self.cache, head_dim, cache.stride())?;
+                write_int8(key, value, cache.into_slice(), shape, slots)?;
             } else {
-                let cache = borrows.slice_mut::<T>("cache", &self.cache)?;
-                chairlift_kernels::attention::kv_write::kv_write(key, value, cache, shape, slots)?;
+                let cache = borrows.rows_mut::<T>("cache", &self.cache)?;
+                let shape = cache_shape(&self.cache, head_dim, cache.stride())?;
+                write(key, value, cache.into_slice(), shape, slots)?;
             }
             Ok(())
         })
@@ -166,17 +160,19 @@ impl Call for PagedAttention {
         check_block_size(self.block_size)?;
         let [_, _, head_dim] = self.query.dims("query")?;
         expect_shape("out", &self.out, "query", &self.query)?;
-        let shape = cache_shape(&self.cache, head_dim)?;
         with_dtype!(self.query, "query", |T| {
             let mut borrows = Borrows::default();
             let query = borrows.rows::<T>("query", &self.query)?;
+            let (cache, block_stride) = if self.cache.dtype() == Dtype::Int8 {
+                let cache = borrows.rows("cache", &self.cache)?;
+                (Stored::Int8(cache.as_slice()), cache.stride())
+            } else {
+                let cache = borrows.rows::<T>("cache", &self.cache)?;
+                (Stored::Numbers(cache.as_slice()), cache.stride())
+            };
             let layer = Layer {
-                cache: if self.cache.dtype() == Dtype::Int8 {
-                    Stored::Int8(borrows.slice("cache", &self.cache)?)
-                } else {
-                    Stored::Numbers(borrows.slice::<T>("cache", &self.cache)?)
-                },
-                shape,
+                cache,
+                shape: cache_shape(&self.cache, head_dim, block_stride)?,
                 scale: self.scale,
                 window: self.window,
                 soft_cap: self.soft_cap,

@@ -51,6 +51,7 @@ struct Experts {
     bias: Option<Vec<f32>>,
     least_sum: Option<f32>,
     multiplier: f32,
+    factors: Option<Vec<f32>>,
 }
 
 #[pymethods]
@@ -58,7 +59,7 @@ impl Experts {
     #[new]
     #[pyo3(signature = (
         gate_up, down, *, top_k, scores, activation="silu", bias=None, least_sum=None, multiplier=1.0,
-        limit=None, alpha=1.0, gated=true
+        limit=None, alpha=1.0, gated=true, factors=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "flat by contract")]
     fn new(
@@ -73,6 +74,7 @@ impl Experts {
         limit: Option<f32>,
         alpha: f32,
         gated: bool,
+        factors: Option<Vec<f32>>,
     ) -> PyResult<Self> {
         if gate_up.is_empty() || gate_up.len() != down.len() {
             let message = format!(
@@ -116,6 +118,7 @@ impl Experts {
             bias,
             least_sum,
             multiplier,
+            factors,
         })
     }
 
@@ -221,6 +224,7 @@ impl Experts {
             bias: self.bias.as_deref(),
             least_sum: self.least_sum,
             multiplier: self.multiplier,
+            factors: self.factors.as_deref(),
         };
         Ok(route(logits, &router)?)
     }

@@ -96,9 +96,12 @@ def add_rms_norm(
     return out
 
 
-def activate_mul(gate_up: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
-    """Return `silu(gate) * up`, `[T, I]`; there is no other activation."""
+def activate_mul(
+    gate_up: Tensor, activation: str, out: Tensor | None = None, up: Tensor | None = None
+) -> Tensor:
+    """Return `silu(gate) * up`, `[T, I]`; there is no other activation, and both lie together."""
     assert activation == "silu", REFUSED
+    assert up is None, REFUSED
     return silu_mul(gate_up, out)
 
 

@@ -3,7 +3,7 @@
 use crate::{
     Element,
     attention::{
-        kv_format::{Codes, KvFormat, Numbers, Scales, Stored, Widened},
+        kv_format::{Codes, KvFormat, Numbers, Scales, Stored, Widened, int8_head_len},
         kv_layout::BLOCK_SIZE,
         paged_attention::Layer,
         softmax::State,
@@ -220,12 +220,13 @@ impl<T: Element> Attend<'_, T> {
             unreachable!("codes are widened")
         };
         let head_len = self.layer.shape.head_len();
-        let (heads, next) = (self.heads(item, index), self.heads(next.0, next.1));
+        let heads = self.heads(item, index, head_len);
+        let next = self.heads(next.0, next.1, head_len);
         let mut span = [const { Block::EMPTY }; SPAN_BLOCKS];
         for (block, memory) in span.iter_mut().enumerate() {
-            let head = &cache[heads[block] * head_len..][..head_len];
+            let head = &cache[heads[block]..][..head_len];
             let (keys, values) = head.split_at(head_len / 2);
-            let next = cache.as_ptr().wrapping_add(next[block] * head_len);
+            let next = cache.as_ptr().wrapping_add(next[block]);
             *memory = Block {
                 keys: T::as_packed(keys),
                 values: T::as_packed(values),
@@ -246,7 +247,9 @@ impl<T: Element> Attend<'_, T> {
         let Stored::Int8(cache) = self.layer.cache else {
             unreachable!("numbers are as they are")
         };
-        let (heads, next) = (self.heads(item, index), self.heads(next.0, next.1));
+        let head_len = int8_head_len(self.layer.shape.head_dim);
+        let heads = self.heads(item, index, head_len);
+        let next = self.heads(next.0, next.1, head_len);
         widened.span::<I>(cache, heads, next, self.scale())
     }
 
@@ -256,17 +259,17 @@ impl<T: Element> Attend<'_, T> {
         self.layer.scale * std::f32::consts::LOG2_E
     }
 
-    /// Which heads of the cache the blocks of span `index` of an item's row have; for a block that it does
-    /// not see, that of the nearest that it sees.
+    /// Where the heads of the blocks of span `index` of an item's row start in the cache; for a block that it
+    /// does not see, that of the nearest that it sees.
     #[inline(always)]
-    fn heads(&self, item: &Item, index: usize) -> [usize; SPAN_BLOCKS] {
+    fn heads(&self, item: &Item, index: usize, head_len: usize) -> [usize; SPAN_BLOCKS] {
         let blocks = self.block_table.row(item.row);
         let mut heads = [0; SPAN_BLOCKS];
         for (block, head) in heads.iter_mut().enumerate() {
             let index = index * SPAN_BLOCKS + block;
             let index = index.clamp(item.blocks.start, item.blocks.end - 1);
             let block = blocks[index] as usize;
-            *head = self.layer.shape.head_index(block, item.kv_head);
+            *head = self.layer.shape.head_start(block, item.kv_head, head_len);
         }
         heads
     }

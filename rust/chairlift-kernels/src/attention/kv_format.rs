@@ -82,6 +82,11 @@ impl<T: Element> Stored<'_, T> {
                 shape.check(cache.len())?;
                 // Numbers are read as packed units.
                 let (start, align) = (cache.as_ptr().addr(), align_of::<T::Packed>());
+                let stride = shape.block_stride * size_of::<T>();
+                if !stride.is_multiple_of(align) {
+                    let expected = format_args!("blocks a multiple of {align} bytes apart");
+                    return Err(ArgumentError::new("cache", expected, stride));
+                }
                 if cache.is_empty() || start.is_multiple_of(align) {
                     return Ok(());
                 }
@@ -173,8 +178,8 @@ impl<P: Packed> Widened<P> {
         }
     }
 
-    /// Widens four heads of a cache, and asks for those that come next; scales of keys get `factor`, that of
-    /// the scores.
+    /// Widens four heads of a cache, which start at these places, and asks for those that come next; scales of
+    /// keys get `factor`, that of the scores.
     #[inline(always)]
     pub(crate) fn span<I: Isa>(
         &mut self,
@@ -186,7 +191,7 @@ impl<P: Packed> Widened<P> {
         let len = self.units.len() / SPAN_BLOCKS;
         let head_len = len * P::DEPTH + SCALES;
         for (block, units) in self.units.chunks_exact_mut(len).enumerate() {
-            let head = &cache[heads[block] * head_len..][..head_len];
+            let head = &cache[heads[block]..][..head_len];
             let (codes, scales) = head.split_at(head_len - SCALES);
             P::widen::<I>(codes, units);
             let (keys, values) = scales.split_at(HALF_SCALES);
@@ -199,7 +204,7 @@ impl<P: Packed> Widened<P> {
         let units = &self.units;
         let span = std::array::from_fn(|block| {
             let (keys, values) = units[block * len..][..len].split_at(len / 2);
-            let next_head = cache.as_ptr().wrapping_add(next[block] * head_len);
+            let next_head = cache.as_ptr().wrapping_add(next[block]);
             // Tiles ask for codes, line by line; two lines of scales are behind them.
             for offset in [0, HALF_SCALES] {
                 prefetch(next_head.wrapping_add(head_len - SCALES + offset));
@@ -241,7 +246,9 @@ mod tests {
 
         #[inline(always)]
         fn run<I: Isa>(self) {
-            self.0.span::<I>(self.1, [0, 1, 2, 3], [3, 2, 1, 0], 1.0);
+            let len = self.1.len() / SPAN_BLOCKS;
+            let heads = std::array::from_fn(|block| block * len);
+            self.0.span::<I>(self.1, heads, heads, 1.0);
         }
     }
 

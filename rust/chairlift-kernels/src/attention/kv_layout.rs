@@ -1,7 +1,8 @@
 //! The inside of a KV block: keys and values of 16 tokens and one head, as the kernels read them.
 //!
 //! ```text
-//!   cache of a layer   [num_blocks][num_kv_heads][ K | V ]        a half is 16 * head_dim numbers
+//!   cache of a layer   [num_blocks][num_kv_heads][ K | V ]        a half is 16 * head_dim numbers;
+//!                                                                blocks may lie apart
 //!   f32    K [head_dim][16]         V [16][head_dim]
 //!   bf16   K [head_dim / 2][16][2]  V [8][head_dim][2]            pairs along the summed axis
 //! ```
@@ -27,7 +28,7 @@ const _: () = assert!(
 pub const HEAD_DIM_STEP: usize = 16;
 
 /// Most coordinates of a head.
-pub const MAX_HEAD_DIM: usize = 256;
+pub const MAX_HEAD_DIM: usize = 512;
 
 /// Shape of one layer's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +39,24 @@ pub struct CacheShape {
     pub num_kv_heads: usize,
     /// Coordinates of a head; a multiple of [`HEAD_DIM_STEP`].
     pub head_dim: usize,
+    /// Elements from the start of a block to that of the next: those of its heads, or more where a block holds
+    /// several layers side by side.
+    pub block_stride: usize,
 }
 
 impl CacheShape {
+    /// Of a cache of numbers whose blocks are neighbours.
+    #[must_use]
+    pub fn contiguous(num_blocks: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        let head_len = 2 * BLOCK_SIZE * head_dim;
+        Self {
+            num_blocks,
+            num_kv_heads,
+            head_dim,
+            block_stride: num_kv_heads.saturating_mul(head_len),
+        }
+    }
+
     /// Checks a cache against its shape.
     ///
     /// # Errors
@@ -66,10 +82,10 @@ impl CacheShape {
         Ok(())
     }
 
-    /// Which of all heads of the cache a head of a block is.
+    /// Where a head of a block starts, whose heads take so many elements each.
     #[inline(always)]
-    pub fn head_index(&self, block: usize, kv_head: usize) -> usize {
-        block * self.num_kv_heads + kv_head
+    pub fn head_start(&self, block: usize, kv_head: usize, head_len: usize) -> usize {
+        block * self.block_stride + kv_head * head_len
     }
 
     /// Elements of one head in one block, keys and values.
@@ -78,22 +94,30 @@ impl CacheShape {
     }
 }
 
-/// Checks the length of a cache whose heads take so many elements each in a block.
+/// Checks the length of a cache whose heads take so many elements each in a block, and that no two blocks overlap.
 pub(crate) fn expect_len(
     shape: &CacheShape,
     head_len: usize,
     cache_len: usize,
 ) -> Result<(), ArgumentError> {
-    let heads = shape.num_blocks.checked_mul(shape.num_kv_heads);
-    let Some(len) = heads.and_then(|heads| heads.checked_mul(head_len)) else {
-        let CacheShape {
-            num_blocks,
-            num_kv_heads,
-            ..
-        } = shape;
+    let CacheShape {
+        num_blocks,
+        num_kv_heads,
+        block_stride,
+        ..
+    } = *shape;
+    let block_len = num_kv_heads.saturating_mul(head_len);
+    let gaps = num_blocks.saturating_sub(1).checked_mul(block_stride);
+    let len = gaps.and_then(|gaps| gaps.checked_add(block_len));
+    let (Some(_), Some(len)) = (num_blocks.checked_mul(block_len), len) else {
         let got = format_args!("{num_blocks} blocks of {num_kv_heads} heads");
         return Err(ArgumentError::new("cache", "a size in memory", got));
     };
+    if num_blocks > 1 && block_stride < block_len {
+        let expected = format_args!("blocks at least {block_len} elements apart");
+        return Err(ArgumentError::new("cache", expected, block_stride));
+    }
+    let len = if num_blocks == 0 { 0 } else { len };
     expect_equal("cache", "this many elements:", len, cache_len)
 }
 
@@ -162,11 +186,7 @@ mod tests {
 
     #[test]
     fn a_shape_that_no_memory_can_have_is_an_error() {
-        let shape = CacheShape {
-            num_blocks: 1 << 40,
-            num_kv_heads: 1 << 20,
-            head_dim: 16,
-        };
+        let shape = CacheShape::contiguous(1 << 40, 1 << 20, 16);
         let error = shape.check(0).expect_err("2^69 elements");
         assert_eq!(
             error.to_string(),
@@ -176,8 +196,27 @@ mod tests {
     }
 
     #[test]
+    fn blocks_that_lie_apart_end_with_the_heads_of_the_last() {
+        let shape = CacheShape {
+            block_stride: 5000,
+            ..CacheShape::contiguous(3, 2, 16)
+        };
+        assert!(shape.check(2 * 5000 + 2 * shape.head_len()).is_ok());
+        assert!(shape.check(3 * 5000).is_err());
+        let shape = CacheShape {
+            block_stride: 2 * shape.head_len() - 1,
+            ..shape
+        };
+        let error = shape.check(0).expect_err("blocks overlap").to_string();
+        assert_eq!(
+            error,
+            "cache: expected blocks at least 1024 elements apart, got 1023"
+        );
+    }
+
+    #[test]
     fn every_number_has_a_place_of_its_own() {
-        for head_dim in [8, 16, 24, 64, 128, 256] {
+        for head_dim in [8, 16, 24, 64, 128, 256, 512] {
             places_are_distinct::<f32>(head_dim);
             places_are_distinct::<bf16>(head_dim);
         }

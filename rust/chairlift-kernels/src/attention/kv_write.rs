@@ -3,7 +3,7 @@
 use crate::{
     Element,
     attention::{
-        kv_format::{check_int8, pack_int8},
+        kv_format::{check_int8, int8_head_len, pack_int8},
         kv_layout::{self, BLOCK_SIZE, CacheShape},
     },
     error::{ArgumentError, expect_equal},
@@ -30,7 +30,15 @@ pub fn kv_write<T: Element>(
     slot_mapping: &[i32],
 ) -> Result<(), ArgumentError> {
     shape.check(cache.len())?;
-    write(key, value, cache, shape, slot_mapping, kv_layout::pack)
+    let head_len = shape.head_len();
+    write(
+        key,
+        value,
+        cache,
+        (shape, head_len),
+        slot_mapping,
+        kv_layout::pack,
+    )
 }
 
 /// The same to a cache in int8 ([`crate::attention::kv_format`]), laid out for T.
@@ -45,15 +53,23 @@ pub fn kv_write_int8<T: Element>(
     slot_mapping: &[i32],
 ) -> Result<(), ArgumentError> {
     check_int8(shape, cache.len())?;
-    write(key, value, cache, shape, slot_mapping, pack_int8)
+    let head_len = int8_head_len(shape.head_dim);
+    write(
+        key,
+        value,
+        cache,
+        (shape, head_len),
+        slot_mapping,
+        pack_int8,
+    )
 }
 
-/// Puts each token to its place in each head by `pack(head, offset, key, value)`.
+/// Puts each token to its place in each head, of so many elements, by `pack(head, offset, key, value)`.
 fn write<T: Element, C: Send>(
     key: Rows<'_, T>,
     value: Rows<'_, T>,
     cache: &mut [C],
-    shape: CacheShape,
+    (shape, head_len): (CacheShape, usize),
     slot_mapping: &[i32],
     pack: impl Fn(&mut [C], usize, &[T], &[T]) + Sync,
 ) -> Result<(), ArgumentError> {
@@ -76,14 +92,13 @@ fn write<T: Element, C: Send>(
         let expected = format_args!("slots in 0..{num_slots}");
         return Err(ArgumentError::new("slot_mapping", expected, slot));
     }
-    let head_len = cache.len() / (shape.num_blocks * shape.num_kv_heads).max(1);
     let cache = Disjoint::new(cache);
     let grain = pool::grain(key.len() * head_dim * ELEMENTS_PER_LINE);
     pool::split(shape.num_kv_heads, grain, |heads| {
         for (token, &slot) in slot_mapping.iter().enumerate() {
             let (block, offset) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);
             for head in heads.clone() {
-                let start = shape.head_index(block, head) * head_len;
+                let start = shape.head_start(block, head, head_len);
                 // SAFETY: no other part has this head, and one `take` at a time is alive here.
                 let place = unsafe { cache.take(start..start + head_len) };
                 let numbers = head * head_dim..(head + 1) * head_dim;

@@ -100,6 +100,36 @@ impl<'a, T> Rows<'a, T> {
         self.width
     }
 
+    /// Elements from one row to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The slice that holds the rows, gaps included.
+    pub fn as_slice(&self) -> &'a [T] {
+        self.data
+    }
+
+    /// The first `width` elements of each row, and the others.
+    ///
+    /// # Panics
+    /// If a row has fewer.
+    #[must_use]
+    pub fn split_at(&self, width: usize) -> (Self, Self) {
+        assert!(width <= self.width, "a part of a row");
+        let first = Self { width, ..*self };
+        let rest = Self {
+            data: if self.len == 0 {
+                &[]
+            } else {
+                &self.data[width..]
+            },
+            width: self.width - width,
+            ..*self
+        };
+        (first, rest)
+    }
+
     /// Row `index`.
     #[inline(always)]
     pub fn row(&self, index: usize) -> &'a [T] {

@@ -60,7 +60,9 @@ pub fn activate<T: Element>(
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
     expect_equal("x", "the width of out,", out.width(), x.width())?;
-    run::<T, false>(activation, x, "x", out)
+    expect_equal("out", "as many rows as x:", x.len(), out.len())?;
+    run::<T, false>(activation, x, x, out);
+    Ok(())
 }
 
 /// `out = activation(gate) * up`, where a row of `gate_up` holds the gates, then the ups.
@@ -80,35 +82,58 @@ pub fn activate_mul<T: Element>(
         2 * out.width(),
         gate_up.width(),
     )?;
-    run::<T, true>(activation, gate_up, "gate_up", out)
-}
-
-fn run<T: Element, const GATED: bool>(
-    activation: Activation,
-    x: Rows<'_, T>,
-    name: &'static str,
-    out: RowsMut<'_, T>,
-) -> Result<(), ArgumentError> {
-    let expected = match name {
-        "x" => "as many rows as x:",
-        _ => "as many rows as gate_up:",
-    };
-    expect_equal("out", expected, x.len(), out.len())?;
-    match activation {
-        Activation::Silu => split::<T, Silu, GATED>(x, out),
-        Activation::Gelu => split::<T, Gelu, GATED>(x, out),
-        Activation::GeluTanh => split::<T, GeluTanh, GATED>(x, out),
-        Activation::Relu2 => split::<T, Relu2, GATED>(x, out),
-    }
+    expect_equal("out", "as many rows as gate_up:", gate_up.len(), out.len())?;
+    let (gate, up) = gate_up.split_at(out.width());
+    run::<T, true>(activation, gate, up, out);
     Ok(())
 }
 
-fn split<T: Element, C: Curve, const GATED: bool>(x: Rows<'_, T>, out: RowsMut<'_, T>) {
+/// [`activate_mul`] of gates and ups that lie apart.
+///
+/// Shapes: `gate`, `up`, `out` `[T, I]`.
+///
+/// # Errors
+/// If the shapes do not fit each other.
+pub fn activate_mul_apart<T: Element>(
+    activation: Activation,
+    gate: Rows<'_, T>,
+    up: Rows<'_, T>,
+    out: RowsMut<'_, T>,
+) -> Result<(), ArgumentError> {
+    expect_equal("gate", "the width of out,", out.width(), gate.width())?;
+    expect_equal("up", "the width of out,", out.width(), up.width())?;
+    expect_equal("out", "as many rows as gate:", gate.len(), out.len())?;
+    expect_equal("up", "as many rows as gate:", gate.len(), up.len())?;
+    run::<T, true>(activation, gate, up, out);
+    Ok(())
+}
+
+/// `up` counts where GATED.
+fn run<T: Element, const GATED: bool>(
+    activation: Activation,
+    x: Rows<'_, T>,
+    up: Rows<'_, T>,
+    out: RowsMut<'_, T>,
+) {
+    match activation {
+        Activation::Silu => split::<T, Silu, GATED>(x, up, out),
+        Activation::Gelu => split::<T, Gelu, GATED>(x, up, out),
+        Activation::GeluTanh => split::<T, GeluTanh, GATED>(x, up, out),
+        Activation::Relu2 => split::<T, Relu2, GATED>(x, up, out),
+    }
+}
+
+fn split<T: Element, C: Curve, const GATED: bool>(
+    x: Rows<'_, T>,
+    up: Rows<'_, T>,
+    out: RowsMut<'_, T>,
+) {
     let (width, stride) = (out.width(), out.stride());
     let out = Disjoint::new(out.into_slice());
     pool::split(x.len(), pool::grain(width), |rows| {
         dispatch(Activate::<T, C, GATED> {
             x,
+            up,
             out,
             width,
             stride,
@@ -120,6 +145,7 @@ fn split<T: Element, C: Curve, const GATED: bool>(x: Rows<'_, T>, out: RowsMut<'
 
 struct Activate<'a, T, C, const GATED: bool> {
     x: Rows<'a, T>,
+    up: Rows<'a, T>,
     out: Disjoint<'a, T>,
     width: usize,
     stride: usize,
@@ -140,8 +166,7 @@ impl<T: Element, C: Curve, const GATED: bool> Kernel for Activate<'_, T, C, GATE
             let out = unsafe { self.out.take(start..start + self.width) };
             let x = self.x.row(row);
             if GATED {
-                let (gate, up) = x.split_at(self.width);
-                gated_row::<I, T, C>(gate, up, out);
+                gated_row::<I, T, C>(x, self.up.row(row), out);
             } else {
                 plain_row::<I, T, C>(x, out);
             }

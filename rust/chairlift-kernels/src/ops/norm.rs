@@ -20,7 +20,7 @@ pub(crate) const LANES: usize = 16;
 
 /// `out = x / sqrt(mean(x^2) + eps) * (weight + offset)` for each row; one rounding at the end.
 ///
-/// Shapes: `x`, `out` `[T, H]`, `weight` `[H]`.
+/// Shapes: `x`, `out` `[T, H]`; `weight` `[H]`, or `[D]` where each D numbers of a row are normed apart.
 ///
 /// # Errors
 /// If the shapes do not fit each other.
@@ -113,14 +113,21 @@ struct Rms<'a, T> {
 
 impl<T: Element> Norm<T> for Rms<'_, T> {
     fn check(&self, width: usize) -> Result<(), ArgumentError> {
-        expect_equal("weight", "the width of x,", width, self.weight.len())
+        let group = self.weight.len();
+        if group == 0 || !width.is_multiple_of(group) {
+            return expect_equal("weight", "the width of x,", width, group);
+        }
+        Ok(())
     }
 
     #[inline(always)]
     fn write<I: Isa>(&self, x: &[T], out: &mut [T]) {
-        let scale = inverse_rms::<I, T>(x, self.eps);
-        for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
-            *out = T::from_f32(x.to_f32() * scale * (weight.to_f32() + self.offset));
+        let group = self.weight.len();
+        for (out, x) in out.chunks_exact_mut(group).zip(x.chunks_exact(group)) {
+            let scale = inverse_rms::<I, T>(x, self.eps);
+            for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
+                *out = T::from_f32(x.to_f32() * scale * (weight.to_f32() + self.offset));
+            }
         }
     }
 }

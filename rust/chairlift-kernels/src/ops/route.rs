@@ -49,6 +49,8 @@ pub struct Router<'a> {
     pub least_sum: Option<f32>,
     /// Of the weights.
     pub multiplier: f32,
+    /// `[num_experts]`: of the weight of each.
+    pub factors: Option<&'a [f32]>,
 }
 
 /// The experts of one token in their order, each with its weight.
@@ -59,7 +61,7 @@ pub type Chosen = Vec<(usize, f32)>;
 /// Shapes: `logits` `[T, num_experts]`.
 ///
 /// # Errors
-/// If there are less than `top_k` experts, or not one bias for each.
+/// If there are less than `top_k` experts, or not one bias or factor for each.
 pub fn route(logits: Rows<'_, f32>, router: &Router<'_>) -> Result<Vec<Chosen>, ArgumentError> {
     let num_experts = logits.width();
     if router.top_k == 0 || router.top_k > num_experts {
@@ -68,6 +70,9 @@ pub fn route(logits: Rows<'_, f32>, router: &Router<'_>) -> Result<Vec<Chosen>, 
     }
     if let Some(bias) = router.bias {
         expect_equal("bias", "one per expert:", num_experts, bias.len())?;
+    }
+    if let Some(factors) = router.factors {
+        expect_equal("factors", "one per expert:", num_experts, factors.len())?;
     }
     Ok(dispatch(Route { logits, router }))
 }
@@ -133,7 +138,7 @@ impl Router<'_> {
             }
         }
         for chosen in &mut chosen {
-            chosen.1 *= self.multiplier;
+            chosen.1 *= self.multiplier * self.factors.map_or(1.0, |factors| factors[chosen.0]);
         }
         // Their order decides in which order a token adds what they compute.
         chosen.sort_by_key(|chosen| chosen.0);
@@ -170,6 +175,7 @@ mod tests {
             bias: None,
             least_sum: None,
             multiplier: 1.0,
+            factors: None,
         }
     }
 
@@ -213,6 +219,22 @@ mod tests {
         let weights = [2.0_f64, -1.0].map(|x| 1.0 / (1.0 + (-x).exp()));
         let sum: f64 = weights.iter().sum();
         let expected = [(1, 2.0 * weights[0] / sum), (2, 2.0 * weights[1] / sum)];
+        assert_near(&route_one(&logits, &router), &expected);
+    }
+
+    #[test]
+    fn factors_weigh_and_do_not_choose() {
+        let logits = [0.5, 2.0, -1.0, 1.0];
+        let router = Router {
+            factors: Some(&[100.0, 0.5, 100.0, 3.0]),
+            least_sum: Some(0.0),
+            ..router(Scores::Softmax)
+        };
+        let [one, three] = [2.0_f64, 1.0].map(f64::exp);
+        let expected = [
+            (1, 0.5 * one / (one + three)),
+            (3, 3.0 * three / (one + three)),
+        ];
         assert_near(&route_one(&logits, &router), &expected);
     }
 

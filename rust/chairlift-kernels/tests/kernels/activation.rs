@@ -1,9 +1,9 @@
 //! Activations against float64.
 
-use crate::oracle::{assert_close, numbers, rounding, wide};
+use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
-    ops::activation::{Activation, activate, activate_mul},
+    ops::activation::{Activation, activate, activate_mul, activate_mul_apart},
 };
 
 const WIDTHS: [usize; 9] = [1, 7, 8, 15, 16, 17, 33, 64, 1000];
@@ -54,6 +54,11 @@ fn activations_agree<T: Element>() {
             let mut gated = vec![T::from_f32(f32::NAN); 3 * width];
             activate_mul(activation, rows, RowsMut::contiguous(&mut gated, width))
                 .expect("it fits");
+            let (gate, up) = rows.split_at(width);
+            let mut apart = vec![T::from_f32(f32::NAN); 3 * width];
+            let out = RowsMut::contiguous(&mut apart, width);
+            activate_mul_apart(activation, gate, up, out).expect("it fits");
+            assert_eq!(bits(&apart), bits(&gated));
             let mut plain = vec![T::from_f32(f32::NAN); 3 * 2 * width];
             activate(activation, rows, RowsMut::contiguous(&mut plain, 2 * width))
                 .expect("it fits");

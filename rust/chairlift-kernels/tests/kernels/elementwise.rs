@@ -69,6 +69,19 @@ fn rms_norm_agrees_with_float64() {
     norm_agrees::<bf16>();
 }
 
+#[test]
+fn each_group_of_a_row_is_normed_apart() {
+    let (x, weight) = (numbers::<f32>(1, 120), numbers::<f32>(2, 20));
+    let mut out = vec![f32::NAN; 120];
+    let rows = RowsMut::contiguous(&mut out, 60);
+    rms_norm(Rows::contiguous(&x, 60), &weight, 1e-5, 0.0, rows).expect("it fits");
+    assert_eq!(bits(&out), bits(&norm(&x, &weight)));
+    for wrong in [&weight[..0], &weight[..19]] {
+        let rows = RowsMut::contiguous(&mut out, 60);
+        assert!(rms_norm(Rows::contiguous(&x, 60), wrong, 1e-5, 0.0, rows).is_err());
+    }
+}
+
 fn layer_norm_oracle(x: &[f64], weight: &[f64], bias: Option<&[f64]>) -> Vec<f64> {
     let mean = x.iter().sum::<f64>() / x.len() as f64;
     let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64;

@@ -45,11 +45,7 @@ impl<T: AttentionElement> World<T> {
         // One block more than needed: a column that no row may read.
         let blocks_per_row = longest.div_ceil(BLOCK_SIZE) + 1;
         let num_blocks = lens.len() * blocks_per_row + 3;
-        let shape = CacheShape {
-            num_blocks,
-            num_kv_heads,
-            head_dim,
-        };
+        let shape = CacheShape::contiguous(num_blocks, num_kv_heads, head_dim);
         let order = permutation(99, num_blocks);
         let table = (0..lens.len() * blocks_per_row)
             .map(|i| order[i] as i32)
@@ -198,7 +194,7 @@ fn weight_rounding<T: AttentionElement>() -> f64 {
     if size_of::<T>() == 2 && instruction_set().includes(InstructionSet::Avx512Bf16) {
         2_f64.powi(-8)
     } else {
-        2e-6
+        4e-6
     }
 }
 
@@ -267,7 +263,7 @@ fn every_ratio_of_heads_agrees_with_the_oracle() {
 
 #[test]
 fn every_head_size_agrees_with_the_oracle() {
-    for head_dim in (16..=256).step_by(16) {
+    for head_dim in (16..=256).step_by(16).chain([384, 512]) {
         let mut world = World::<f32>::new((2, 1), head_dim, None, &[35]);
         world.write((0, 0, 35));
         world.check(&[(0, 0, 35)], &format!("head_dim {head_dim}"));
@@ -275,6 +271,24 @@ fn every_head_size_agrees_with_the_oracle() {
         world.write((0, 0, 35));
         world.check(&[(0, 0, 35)], &format!("bf16, head_dim {head_dim}"));
     }
+}
+
+#[test]
+fn blocks_that_lie_apart_have_the_bits_of_neighbours() {
+    let mut near = World::<bf16>::new((4, 2), 32, None, &[70]);
+    let mut apart = World::<bf16>::new((4, 2), 32, None, &[70]);
+    apart.shape.block_stride += 100;
+    let gaps = (apart.shape.num_blocks - 1) * 100;
+    apart
+        .cache
+        .resize(near.cache.len() + gaps, bf16::from_f32(f32::NAN));
+    for world in [&mut near, &mut apart] {
+        world.write((0, 0, 70));
+    }
+    let written = |world: &World<bf16>| world.cache.iter().filter(|x| !x.to_f32().is_nan()).count();
+    assert_eq!(written(&apart), written(&near));
+    let chunk = [(0, 31, 70)];
+    assert_eq!(bits(&apart.attend(&chunk)), bits(&near.attend(&chunk)));
 }
 
 #[test]
@@ -492,7 +506,7 @@ fn wrong_arguments_are_refused_by_name() {
         ),
         (
             refusal(|world, _, _, _| world.shape.head_dim = 24),
-            "head_dim: expected a multiple of 16 up to 256, got 24",
+            "head_dim: expected a multiple of 16 up to 512, got 24",
         ),
         (
             refusal(|world, _, _, _| world.shape.num_blocks = 5),
