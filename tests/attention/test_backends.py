@@ -8,6 +8,7 @@ from chairlift._core import cpu_features
 from chairlift.attention import AttentionBackend, AttentionMetadata
 from chairlift.attention.backend import Scoring
 from chairlift.attention.cpu import CpuBackend
+from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.reference import ReferenceBackend, State
 from torch import Tensor
 
@@ -65,9 +66,10 @@ def batch(rows, *, num_heads, num_kv_heads, head_dim, dtype, seed=0) -> Batch:
     )
 
 
-def attend(backend: AttentionBackend, batch: Batch, dtype: torch.dtype, window=None) -> Tensor:
+def attend(backend: AttentionBackend, batch: Batch, dtype: torch.dtype, window=None, cache=None):
     heads, head_dim = batch.key.shape[1:]
-    cache = backend.allocate(1, batch.num_blocks, heads, BLOCK, head_dim, dtype)[0]
+    if cache is None:
+        cache = backend.allocate(1, batch.num_blocks, heads, BLOCK, head_dim, dtype)[0]
     # NaN in blocks and tails that no row owns; of bytes all are set, which is NaN where scales are.
     cache.fill_(torch.nan if cache.is_floating_point() else -1)
     backend.write(cache, batch.key.to(dtype), batch.value.to(dtype), batch.slots, BLOCK)
@@ -158,6 +160,22 @@ def test_a_written_block_is_the_packed_one(backend, dtype):
     assert torch.equal(unpacked[1], value)
     cache[1, 2] = 0
     assert not cache.any()
+
+
+@pytest.mark.parametrize("backend", [CpuBackend(), Int8CpuBackend(torch.bfloat16)])
+def test_a_layer_among_others_of_a_block_has_the_bits_of_one_alone(backend):
+    dtype = torch.bfloat16
+    rows = batch(ROWS, num_heads=4, num_kv_heads=2, head_dim=32, dtype=dtype)
+    num_bytes = backend.block_bytes(1, 2, BLOCK, 32, dtype)
+    before, after = (backend.block_bytes(1, 1, BLOCK, size, dtype) for size in (48, 16))
+    pool = backend.allocate_mixed(rows.num_blocks, before + num_bytes + after, dtype)
+    pool.fill_(torch.nan if pool.is_floating_point() else -1)
+    cache = backend.layer_of_mixed(pool, before, num_bytes, 2)
+    expected = attend(backend, rows, dtype, 20)
+    assert torch.equal(attend(backend, rows, dtype, 20, cache), expected)
+    others = pool.clone().view(torch.int8)[0]
+    others[:, before : before + num_bytes] = 0
+    assert others.eq(others[0]).all(), "nothing is written beside the layer"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,14 +2,17 @@
 
 import ctypes
 import resource
+from dataclasses import replace
 
 import pytest
 import torch
 from chairlift.attention.cpu import CpuBackend
+from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import (
+    LayerViews,
     allocate_kv_cache,
     kv_bytes_per_block,
     layer_slots,
@@ -41,6 +44,34 @@ def test_layers_of_a_group_lie_side_by_side_in_its_blocks(plain, mixed):
     assert layer_slots(plain.spec) == (0, 1, 2)
     assert mixed.spec.layer_groups == (0, 1, 0)
     assert layer_slots(mixed.spec) == (0, 0, 1)
+
+
+def with_other_heads(model, layer, **heads):
+    """Return a model of whose layers one has other heads."""
+    layers = list(model.spec.layers)
+    layers[layer] = replace(layers[layer], attention=replace(layers[layer].attention, **heads))
+    return replace(model, spec=replace(model.spec, layers=tuple(layers)))
+
+
+@pytest.mark.parametrize("backend", [BACKEND, Int8CpuBackend(torch.float32)], ids=["f32", "int8"])
+def test_layers_of_different_sizes_lie_side_by_side_in_one_plane(mixed, backend):
+    other = with_other_heads(mixed, 1, num_kv_heads=1, head_dim=112)
+    small = 2 * backend.head_bytes(16, 32, torch.float32)
+    large = backend.head_bytes(16, 112, torch.float32)
+    assert small < large < 2 * small
+    assert kv_bytes_per_block(other, backend, 16) == 2 * small
+    pool = allocate_kv_cache(other, backend, num_blocks=5, block_size=16)
+    assert pool.shape[:2] == (1, 5)
+    assert pool.nbytes == 5 * 2 * small
+    caches = LayerViews(other.spec, backend, torch.float32)(pool, 16)
+    assert [cache.shape[:2] for cache in caches] == [(5, 2), (5, 1), (5, 2)]
+    # Layers of one group, 0 and 2, fill a block; that of the other group is in other blocks.
+    for layer, cache in enumerate(caches):
+        cache[3 if layer == 1 else 2] = layer + 1
+    values, counts = pool[0, 2].unique(return_counts=True)
+    assert (values.tolist(), counts.unique().tolist()) == ([1, 3], [pool.shape[2] // 2])
+    assert (pool[0, 3] == 2).sum() * pool.itemsize == large
+    assert not pool[0, [0, 1, 4]].any()
 
 
 def test_the_pool_is_as_large_as_the_setting(plain):

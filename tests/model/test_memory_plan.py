@@ -36,8 +36,8 @@ def loaded_bytes(part):
 
 def rope_bytes(model):
     """Bytes of the tables of RoPE."""
-    head_dim, length = model.spec.shape.head_dim, model.max_model_len
-    return sum(cos_sin_table(rope, head_dim, length).nbytes for rope, _ in model.spec.rotations)
+    tables = model.spec.rope_tables
+    return sum(cos_sin_table(*own[:2], model.max_model_len).nbytes for own in tables)
 
 
 @pytest.mark.parametrize("quantize", Quantize)

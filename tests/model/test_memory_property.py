@@ -82,10 +82,16 @@ def config_values(draw):
 def storage_bytes(parts):
     """Count the memory under tensors; views of one memory count once."""
     storages = {}
-    for part in parts:
-        for tensor in part if isinstance(part, tuple) else (part,):
-            storage = tensor.untyped_storage()
+
+    def count(part):
+        if isinstance(part, torch.Tensor):
+            storage = part.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
+        else:
+            for own in part:
+                count(own)
+
+    count(parts)
     return sum(storages.values())
 
 

@@ -13,6 +13,28 @@ from chairlift.attention.metadata import AttentionMetadata
 from chairlift.kernels import Kernels, cpu
 
 
+class Heads(NamedTuple):
+    """The heads that a layer projects of each token, all of one size."""
+
+    num_heads: int
+    """Of queries."""
+    num_kv_heads: int
+    """Of keys, and of values."""
+    head_dim: int
+    has_gate: bool = False
+    """As many gates as queries come first."""
+
+    @property
+    def query_size(self) -> int:
+        """Numbers of all queries, and of all results."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def projected_size(self) -> int:
+        """Numbers of all heads."""
+        return (1 + self.has_gate) * self.query_size + 2 * self.num_kv_heads * self.head_dim
+
+
 class Projections(NamedTuple):
     """Queries, keys and values of T tokens, side by side in one buffer."""
 
@@ -30,22 +52,14 @@ class Projections(NamedTuple):
     """`[T, num_kv_heads, head_dim]`"""
 
     @classmethod
-    def of(
-        cls,
-        qkv: Tensor,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        *,
-        has_gate: bool = False,
-    ) -> "Projections":
+    def of(cls, qkv: Tensor, heads: Heads) -> "Projections":
         """Cut a contiguous buffer into its parts."""
-        num_gates = num_heads if has_gate else 0
-        heads = [num_gates, num_heads, num_kv_heads, num_kv_heads]
-        parts = qkv.view(qkv.shape[0], sum(heads), head_dim)
-        _, query, key, value = torch.split(parts, heads, dim=1)
-        query_key = parts[:, num_gates : num_gates + num_heads + num_kv_heads]
-        return cls(qkv, qkv[:, : num_gates * head_dim], query, key, query_key, value)
+        num_gates = heads.num_heads if heads.has_gate else 0
+        counts = [num_gates, heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
+        parts = qkv.view(qkv.shape[0], sum(counts), heads.head_dim)
+        _, query, key, value = torch.split(parts, counts, dim=1)
+        query_key = parts[:, num_gates : num_gates + heads.num_heads + heads.num_kv_heads]
+        return cls(qkv, qkv[:, : num_gates * heads.head_dim], query, key, query_key, value)
 
 
 class Rotation(NamedTuple):
@@ -105,16 +119,29 @@ class AttentionBackend(Protocol):
         written, so that a large pool costs neither time at start nor memory before it is used;
         `torch.zeros` would write all of it.
         """
-        shape = (num_layers, num_blocks, num_kv_heads, self.head_bytes(block_size, head_dim, dtype))
-        num_bytes = math.prod(shape)
-        memory = mmap.mmap(-1, max(num_bytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            # Fewer misses of the address cache; a kernel without huge pages refuses.
-            with suppress(OSError):
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        # NumPy's view keeps the mapping alive.
-        pool = np.frombuffer(memory, np.uint8, num_bytes).reshape(shape)
-        return torch.from_numpy(pool).view(self.stored_dtype(dtype))
+        head_bytes = self.head_bytes(block_size, head_dim, dtype)
+        pool = _zeroed(num_layers, num_blocks, num_kv_heads, head_bytes)
+        return pool.view(self.stored_dtype(dtype))
+
+    def allocate_mixed(self, num_blocks: int, block_bytes: int, dtype: torch.dtype) -> Tensor:
+        """Return `[1, num_blocks, numbers]` of zeros, for layers of different sizes.
+
+        The layers of a block lie side by side; `layer_of_mixed` finds one.
+        """
+        return _zeroed(1, num_blocks, block_bytes).view(self.stored_dtype(dtype))
+
+    def layer_of_mixed(self, pool: Tensor, first: int, num_bytes: int, num_kv_heads: int) -> Tensor:
+        """Return the cache of a layer, `[num_blocks, num_kv_heads, ...]`: its blocks lie apart.
+
+        Args:
+            pool: From `allocate_mixed`.
+            first: Bytes of a block before those of the layer.
+            num_bytes: Of the layer in a block.
+            num_kv_heads: Of the layer.
+        """
+        size = pool.dtype.itemsize
+        block = pool[0, :, first // size : (first + num_bytes) // size]
+        return block.view(block.shape[0], num_kv_heads, -1)
 
     def stored_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the dtype of the pool, for keys and values of a dtype."""
@@ -211,6 +238,18 @@ class AttentionBackend(Protocol):
     def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
         """Return the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
         ...
+
+
+def _zeroed(*shape: int) -> Tensor:
+    """Return bytes that are zero; the system provides a page when it is first written."""
+    num_bytes = math.prod(shape)
+    memory = mmap.mmap(-1, max(num_bytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # Fewer misses of the address cache; a kernel without huge pages refuses.
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    # NumPy's view keeps the mapping alive.
+    return torch.from_numpy(np.frombuffer(memory, np.uint8, num_bytes).reshape(shape))
 
 
 def _rotate(projections: Projections, rotation: Rotation, positions: Tensor) -> None:

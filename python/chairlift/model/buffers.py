@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chairlift.attention.backend import Projections
+from chairlift.attention.backend import Heads, Projections
 from chairlift.kernels import Kernels
 from chairlift.model.spec import LayerSpec, ModelSpec
 
@@ -32,9 +32,8 @@ class BufferWidths(NamedTuple):
 
     @classmethod
     def of(cls, spec: ModelSpec) -> "BufferWidths":
-        """Return the widths of a model, whose layers have one shape."""
-        hidden, inner, num_heads, num_kv_heads, head_dim = spec.shape
-        heads, kv_heads = num_heads * head_dim, num_kv_heads * head_dim
+        """Return the widths of a model: of each buffer that of its widest layer."""
+        hidden, inner = spec.shape.hidden_size, spec.shape.intermediate_size
         recurrent = [own for layer in spec.layers if (own := layer.recurrent) is not None]
         is_gated = any(mlp.gated for layer in spec.layers if (mlp := layer.dense) is not None)
         return cls(
@@ -42,8 +41,8 @@ class BufferWidths(NamedTuple):
             normed=hidden,
             update=hidden,
             routed=hidden if spec.router_size else 0,
-            qkv=(2 if spec.has_gate else 1) * heads + 2 * kv_heads,
-            attended=heads,
+            qkv=max(heads.projected_size for heads in spec.heads),
+            attended=max(heads.query_size for heads in spec.heads),
             projected=max((own.projected_size for own in recurrent), default=0),
             convolved=max((own.conv_size for own in recurrent), default=0),
             mixed=max((own.mixed_size for own in recurrent), default=0),
@@ -66,6 +65,33 @@ class BufferWidths(NamedTuple):
         return num_tokens * (item + router * torch.float32.itemsize)
 
 
+class HeadBuffers(NamedTuple):
+    """The buffers of layers that project the same heads: the first numbers of wider ones."""
+
+    projections: Projections
+    attended: Tensor
+    """`[T, num_heads, head_dim]`"""
+
+    @classmethod
+    def of(cls, heads: Heads, qkv: Tensor, attended: Tensor) -> "HeadBuffers":
+        """Cut buffers of all layers, `[T, ...]`, to what such layers need."""
+        out = _narrowed(attended, heads.query_size)
+        return cls(
+            Projections.of(_narrowed(qkv, heads.projected_size), heads),
+            out.view(-1, heads.num_heads, heads.head_dim),
+        )
+
+    def first(self, num_tokens: int) -> "HeadBuffers":
+        """Return the part that so many tokens need."""
+        parts = (part[:num_tokens] for part in self.projections)
+        return HeadBuffers(Projections._make(parts), self.attended[:num_tokens])
+
+
+def _narrowed(buffer: Tensor, width: int) -> Tensor:
+    """Return contiguous rows of another width in the memory of a buffer."""
+    return buffer.view(-1)[: buffer.shape[0] * width].view(-1, width)
+
+
 class Buffers(NamedTuple):
     """Intermediate values of one layer; the layers of a forward pass write over one another's.
 
@@ -80,9 +106,8 @@ class Buffers(NamedTuple):
     """`[T, H]`, what each half of a layer adds to the stream."""
     routed: Tensor
     """`[T, H]`, what experts add beside one that is shared; no numbers where there are none."""
-    projections: Projections
-    attended: Tensor
-    """`[T, num_heads, head_dim]`"""
+    heads: tuple[HeadBuffers, ...]
+    """As `ModelSpec.heads` has them, in the same memory."""
     projected: Tensor
     """`[T, projected_size]` of the layers with a recurrent state; no numbers without one."""
     convolved: Tensor
@@ -123,14 +148,12 @@ class Buffers(NamedTuple):
             for width, own in zip(widths, dtypes, strict=True)
         )
         projected, convolved, mixed = recurrent
-        _, _, heads, kv_heads, head_dim = spec.shape
         return cls(
             x=x,
             normed=normed,
             update=update,
             routed=routed,
-            projections=Projections.of(qkv, heads, kv_heads, head_dim, has_gate=spec.has_gate),
-            attended=attended.view(num_tokens, heads, head_dim),
+            heads=tuple(HeadBuffers.of(heads, qkv, attended) for heads in spec.heads),
             projected=projected,
             convolved=convolved,
             mixed=mixed,
@@ -141,13 +164,14 @@ class Buffers(NamedTuple):
 
     def first(self, num_tokens: int) -> "Buffers":
         """Return the part of these buffers that so many tokens need."""
-        projections = Projections._make(part[:num_tokens] for part in self.projections)
-        parts = self._replace(projections=projections)
+        parts = self._replace(heads=tuple(own.first(num_tokens) for own in self.heads))
         return Buffers._make(
             part[:num_tokens] if isinstance(part, Tensor) else part for part in parts
         )
 
-    def select(self, tokens: Tensor, kernels: Kernels, layer: LayerSpec) -> "Buffers":
+    def select(
+        self, tokens: Tensor, kernels: Kernels, layer: LayerSpec, heads: int | None
+    ) -> "Buffers":
         """Return buffers for some of the tokens, with what the mixer of a layer computed for them.
 
         Nothing is allocated: the buffers of the stream swap memory, and the selected results are
@@ -157,6 +181,7 @@ class Buffers(NamedTuple):
             tokens: int32 `[S]`, indices into T.
             kernels: Of the device.
             layer: Whose feed-forward is to be computed.
+            heads: Which heads the layer projects; None without attention.
         """
         num_tokens = tokens.shape[0]
         small = self.first(num_tokens)
@@ -172,9 +197,11 @@ class Buffers(NamedTuple):
             mixed = self.projected.view(-1)[: small.mixed.numel()].view(small.mixed.shape)
             kernels.select_rows(self.mixed, tokens, mixed)
             small = small._replace(mixed=mixed)
-        if layer.attention is not None:
-            projected = self.projections.qkv.view(-1)[: small.attended.numel()]
-            attended = projected.view(small.attended.shape)
-            kernels.select_rows(self.attended, tokens, attended)
-            small = small._replace(attended=attended)
+        if heads is not None:
+            own, shape = self.heads[heads], small.heads[heads].attended.shape
+            attended = own.projections.qkv.view(-1)[: shape.numel()].view(shape)
+            kernels.select_rows(own.attended, tokens, attended)
+            selected = list(small.heads)
+            selected[heads] = selected[heads]._replace(attended=attended)
+            small = small._replace(heads=tuple(selected))
         return small

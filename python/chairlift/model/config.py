@@ -179,9 +179,10 @@ def _with_scaling(spec: ModelSpec, scaling: DividedScaling) -> ModelSpec:
 
 def _checked(spec: ModelSpec, path: Path) -> ModelSpec:
     """Refuse a shape that no kernel runs; a shape that a GPU runs is one that a CPU runs."""
-    if (obstacle := cpu.LIMITS.obstacle(spec.shape)) is not None:
-        message = f"{path}: {obstacle}"
-        raise ModelError(message)
+    for shape in spec.shapes:
+        if (obstacle := cpu.LIMITS.obstacle(shape)) is not None:
+            message = f"{path}: {obstacle}"
+            raise ModelError(message)
     return spec
 
 

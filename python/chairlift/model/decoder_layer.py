@@ -1,5 +1,6 @@
 """One decoder layer: a mixer of tokens, then a feed-forward, over the buffers of a forward pass."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -7,11 +8,10 @@ from torch import Tensor
 from chairlift.attention.backend import AttentionBackend, Rotation, Scoring
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.model.adapters.tables import LayerAdapters
-from chairlift.model.buffers import Buffers
+from chairlift.model.buffers import Buffers, HeadBuffers
 from chairlift.model.norms import Norm
 from chairlift.model.recurrent import LayerStates, RecurrentMixer
-from chairlift.model.rope import PositionScale, Rope
-from chairlift.model.spec import LayerSpec, Mlp
+from chairlift.model.spec import Attention, Mlp, ModelSpec, RopeTable
 from chairlift.model.weights import LayerWeights
 
 
@@ -24,25 +24,8 @@ class AdaptedRows(NamedTuple):
     """int32 `[S]`: the token of each row, where rows are some of the tokens alone."""
 
 
-RopeTables = dict[tuple[Rope | None, PositionScale | None], Tensor]
-"""From `cos_sin_table`; without RoPE one that rotates nothing."""
-
-
-def rotation_of(layer: LayerSpec, weights: LayerWeights, tables: RopeTables) -> Rotation | None:
-    """Return how a layer norms and rotates queries and keys; None where it does not."""
-    attention = layer.attention
-    if attention is None or (attention.rope is None and attention.qk_norm is None):
-        return None
-    rope, norm = attention.rope, attention.qk_norm
-    return Rotation(
-        cos_sin=tables[rope, None],
-        query_cos_sin=tables[rope, attention.position_scale],
-        is_interleaved=rope is not None and rope.interleaved,
-        query_norm=weights.query_norm,
-        key_norm=weights.key_norm,
-        eps=1e-6 if norm is None else norm.eps,
-        norm_offset=float(norm is not None and norm.plus_one),
-    )
+RopeTables = Mapping[RopeTable | None, Tensor]
+"""From `cos_sin_table`; that of None rotates nothing."""
 
 
 class DecoderLayer:
@@ -53,27 +36,29 @@ class DecoderLayer:
 
     def __init__(
         self,
-        spec: LayerSpec,
+        model: ModelSpec,
+        number: int,
         weights: LayerWeights,
         backend: AttentionBackend,
-        rotation: Rotation | None,
-        group: int | None,
-        slot: int,
+        tables: RopeTables,
     ) -> None:
-        self.spec = spec
+        """Build layer `number` of a model, whose position embeddings are in `tables`."""
+        self.spec = spec = model.layers[number]
         self.weights = weights
         self.backend = backend
-        self.rotation = rotation
+        self.rotation: Rotation | None = None
         self.scoring: Scoring | None = None
+        self.heads: int | None = None
+        """Which of the model's heads the layer projects; None without attention."""
         if (own := spec.attention) is not None:
+            self.rotation = _rotation(own, weights, tables)
             self.scoring = Scoring(own.scale, own.window, own.soft_cap)
+            self.heads = model.heads.index(own.heads)
         self.recurrent: RecurrentMixer | None = None
         if spec.recurrent is not None and weights.recurrent is not None:
             self.recurrent = RecurrentMixer(spec.recurrent, weights.recurrent, backend.kernels)
-        self.group = group
+        self.group = model.layer_groups[number]
         """Of its keys and values; None without them."""
-        self.slot = slot
-        """Where the layer's keys and values are inside the blocks of its KV group."""
         self.adapters: LayerAdapters | None = None
 
     def write(
@@ -93,7 +78,7 @@ class DecoderLayer:
             buffers: Of the forward pass.
             rows: The adapters of the tokens.
         """
-        projections, inputs = buffers.projections, self._inputs(buffers)
+        projections, inputs = self._heads(buffers).projections, self._inputs(buffers)
         assert self.weights.qkv is not None, "as the spec has it"
         self.weights.qkv(inputs, out=projections.qkv)
         if rows is not None:
@@ -110,7 +95,7 @@ class DecoderLayer:
     ) -> None:
         """Compute the attention of each token to the tokens of its row up to itself."""
         assert self.scoring is not None, "as the spec has it"
-        projections, out = buffers.projections, buffers.attended
+        projections, out = self._heads(buffers)
         self.backend.attend(
             projections.query, cache, metadata, group=group, scoring=self.scoring, out=out
         )
@@ -140,7 +125,7 @@ class DecoderLayer:
 
     def _output(self, buffers: Buffers, rows: AdaptedRows | None) -> None:
         """Map what attention computed to an update of the stream."""
-        attended = buffers.attended.flatten(1)
+        attended = self._heads(buffers).attended.flatten(1)
         assert self.weights.output is not None, "as the spec has it"
         self.weights.output(attended, out=buffers.update)
         if rows is not None:
@@ -221,7 +206,30 @@ class DecoderLayer:
         """Return what both halves map: `[T, H]`."""
         return buffers.normed if self.spec.norm_before else buffers.x
 
+    def _heads(self, buffers: Buffers) -> HeadBuffers:
+        assert self.heads is not None, "of a layer with attention"
+        return buffers.heads[self.heads]
+
     @property
     def _adapters(self) -> LayerAdapters:
         assert self.adapters is not None, "no row has an adapter where there is no table"
         return self.adapters
+
+
+def _rotation(attention: Attention, weights: LayerWeights, tables: RopeTables) -> Rotation | None:
+    rope, norm = attention.rope, attention.qk_norm
+    if rope is None and norm is None:
+        return None
+    keys = queries = tables[None]
+    if rope is not None:
+        keys = tables[RopeTable(rope, attention.head_dim)]
+        queries = tables[RopeTable(rope, attention.head_dim, attention.position_scale)]
+    return Rotation(
+        cos_sin=keys,
+        query_cos_sin=queries,
+        is_interleaved=rope is not None and rope.interleaved,
+        query_norm=weights.query_norm,
+        key_norm=weights.key_norm,
+        eps=1e-6 if norm is None else norm.eps,
+        norm_offset=float(norm is not None and norm.plus_one),
+    )

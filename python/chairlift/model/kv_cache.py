@@ -2,12 +2,16 @@
 
 The pool is an array of blocks of one size. A block holds `block_size` tokens for the layers of one
 KV group; groups (layers that share a window) draw from the same pool, so a block has room for the
-largest group, and layer `l` of the model is layer `layer_slots(spec)[l]` of its group's blocks.
+largest group. Where all layers are of one size, the pool has a plane of all blocks for each layer
+of that group, and layer `l` of the model has plane `layer_slots(spec)[l]`. Where heads differ in
+size or number, there is one plane, in whose blocks the layers of a group lie side by side: a block
+is as large as the largest group, and no layer has room for the heads of another.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from chairlift.attention.backend import AttentionBackend
@@ -39,17 +43,61 @@ def layer_slots(spec: ModelSpec) -> tuple[int, ...]:
     return tuple(slots)
 
 
-def layers_per_block(spec: ModelSpec) -> int:
-    """Return the number of layers of the largest group."""
-    return max(Counter(group for group in spec.layer_groups if group is not None).values())
+class LayerPlace(NamedTuple):
+    """Where the keys and values of a layer are inside a block."""
+
+    first: int
+    """Bytes of other layers before them."""
+    num_bytes: int
+    num_kv_heads: int
+
+
+def layer_places(
+    spec: ModelSpec, backend: AttentionBackend, block_size: int, dtype: torch.dtype
+) -> tuple[LayerPlace | None, ...]:
+    """Return the place of each layer in the blocks of its group; None for one without keys."""
+    taken: Counter[int] = Counter()
+    places: list[LayerPlace | None] = []
+    for layer, group in zip(spec.layers, spec.layer_groups, strict=True):
+        own = layer.attention
+        if own is None or group is None:
+            places.append(None)
+            continue
+        num_bytes = backend.block_bytes(1, own.num_kv_heads, block_size, own.head_dim, dtype)
+        places.append(LayerPlace(taken[group], num_bytes, own.num_kv_heads))
+        taken[group] += num_bytes
+    return tuple(places)
+
+
+def is_mixed(spec: ModelSpec) -> bool:
+    """Return whether keys and values take different sizes in different layers."""
+    return len({(own.num_kv_heads, own.head_dim) for own in spec.attentions}) > 1
+
+
+class LayerViews:
+    """Finds the keys and values of each layer in a pool of `allocate_kv_cache`."""
+
+    def __init__(self, spec: ModelSpec, backend: AttentionBackend, dtype: torch.dtype) -> None:
+        """Take what decides the places: the layers, and the dtype of the model."""
+        self._model = spec, backend, dtype
+        self._is_mixed = is_mixed(spec)
+        slots = zip(spec.layer_groups, layer_slots(spec), strict=True)
+        self._slots = tuple(None if group is None else slot for group, slot in slots)
+
+    def __call__(self, pool: Tensor, block_size: int) -> tuple[Tensor | None, ...]:
+        """Return a view for each layer; None for one without keys."""
+        if not self._is_mixed:
+            planes = pool.unbind()
+            return tuple(None if slot is None else planes[slot] for slot in self._slots)
+        spec, backend, dtype = self._model
+        places = layer_places(spec, backend, block_size, dtype)
+        return tuple(None if own is None else backend.layer_of_mixed(pool, *own) for own in places)
 
 
 def kv_bytes_per_block(model: ModelConfig, backend: AttentionBackend, block_size: int) -> int:
     """Return the bytes of one block, all its layers included."""
-    spec, shape = model.spec, model.spec.shape
-    return backend.block_bytes(
-        layers_per_block(spec), shape.num_kv_heads, block_size, shape.head_dim, model.dtype
-    )
+    places = layer_places(model.spec, backend, block_size, model.dtype)
+    return max(own.first + own.num_bytes for own in places if own is not None)
 
 
 def max_blocks_per_row(settings: "EngineConfig", model: ModelConfig) -> int:
@@ -138,20 +186,18 @@ def _checked(field: str, num_blocks: int, least: int, block: int, num_bytes: int
 def allocate_kv_cache(
     model: ModelConfig, backend: AttentionBackend, num_blocks: int, block_size: int
 ) -> Tensor:
-    """Allocate the pool `[layers_per_block, num_blocks, ...]`, zeroed."""
-    spec, shape = model.spec, model.spec.shape
-    return backend.allocate(
-        layers_per_block(spec),
-        num_blocks,
-        shape.num_kv_heads,
-        block_size,
-        shape.head_dim,
-        model.dtype,
-    )
+    """Allocate the pool `[planes, num_blocks, ...]`, zeroed."""
+    block_bytes = kv_bytes_per_block(model, backend, block_size)
+    if is_mixed(model.spec):
+        return backend.allocate_mixed(num_blocks, block_bytes, model.dtype)
+    shape = model.spec.shape
+    layer = shape.num_kv_heads, block_size, shape.head_dim, model.dtype
+    num_planes = block_bytes // backend.block_bytes(1, *layer)
+    return backend.allocate(num_planes, num_blocks, *layer)
 
 
 def touch_first_blocks(pool: Tensor, weight_bytes: int) -> None:
-    """Write zeros to the first blocks of a pool `[layers_per_block, num_blocks, ...]`.
+    """Write zeros to the first blocks of a pool `[planes, num_blocks, ...]`.
 
     Args:
         pool: Of keys and values.

@@ -200,8 +200,7 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
 
 
 def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
-    head_dim = spec.shape.head_dim
-    return sum(table_bytes(rope, head_dim, num_positions) for rope, _ in spec.rotations)
+    return sum(table_bytes(own.rope, own.head_dim, num_positions) for own in spec.rope_tables)
 
 
 def _adapter_bytes(settings: EngineConfig, model: ModelConfig) -> int:

@@ -8,6 +8,7 @@ family. What a spec cannot say is refused when config.json is read, by the name 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from chairlift.attention.backend import Heads
 from chairlift.errors import ModelError
 from chairlift.model.recurrence import Recurrent
 from chairlift.model.rope import PositionScale, Rope
@@ -68,6 +69,11 @@ class Attention:
     def kv_size(self) -> int:
         """Numbers of all key heads, and of all value heads."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def heads(self) -> Heads:
+        """What the layer projects of each token."""
+        return Heads(self.num_heads, self.num_kv_heads, self.head_dim, has_gate=self.has_gate)
 
     @property
     def scale(self) -> float:
@@ -191,8 +197,16 @@ class LayerSpec:
         return next((found for own in mixers if (found := own.obstacle()) is not None), None)
 
 
+class RopeTable(NamedTuple):
+    """A position embedding of heads of a size, and what queries are also multiplied by."""
+
+    rope: Rope
+    head_dim: int
+    position_scale: PositionScale | None = None
+
+
 class LayerShape(NamedTuple):
-    """The sizes that all layers of a model share."""
+    """The sizes of layers of one kind."""
 
     hidden_size: int
     intermediate_size: int
@@ -207,8 +221,7 @@ class ModelSpec:
     """A decoder from token ids to logits.
 
     Raises:
-        ModelError: No layer has attention, or the sizes of one differ from those of the first: the
-            buffers of a step and the blocks of the KV cache have one shape for all layers.
+        ModelError: No layer has attention, or one is what no kernel computes.
     """
 
     embedding: Embedding
@@ -223,23 +236,9 @@ class ModelSpec:
         if not self.attentions:
             message = "layers: expected at least one with attention, got none"
             raise ModelError(message)
-        expected = self.shape
         for number, layer in enumerate(self.layers):
             if (obstacle := layer.obstacle()) is not None:
                 message = f"layers[{number}].{obstacle}"
-                raise ModelError(message)
-            if layer.attention is None:
-                continue
-            if layer.attention.has_gate != self.has_gate:
-                message = f"layers[{number}].has_gate: expected {self.has_gate} as in the first"
-                raise ModelError(message)
-            got = _shape(self.embedding, layer.attention, expected.intermediate_size)
-            if got != expected:
-                name = next(n for n in got._fields if getattr(got, n) != getattr(expected, n))
-                message = (
-                    f"layers[{number}].{name}: expected {getattr(expected, name)} as in layers[0],"
-                    f" got {getattr(got, name)}"
-                )
                 raise ModelError(message)
 
     @property
@@ -259,9 +258,18 @@ class ModelSpec:
 
     @property
     def shape(self) -> LayerShape:
-        """The sizes of every layer."""
-        inner = max(_intermediate_size(layer) for layer in self.layers)
-        return _shape(self.embedding, self.attentions[0], inner)
+        """The sizes of the first layer with attention; in most models those of every layer."""
+        return self.shapes[0]
+
+    @property
+    def shapes(self) -> tuple[LayerShape, ...]:
+        """The different sizes of layers with attention, in order of appearance."""
+        hidden, inner = self.hidden_size, max(_intermediate_size(layer) for layer in self.layers)
+        shapes = (
+            LayerShape(hidden, inner, own.num_heads, own.num_kv_heads, own.head_dim)
+            for own in self.attentions
+        )
+        return tuple(dict.fromkeys(shapes))
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
@@ -269,9 +277,9 @@ class ModelSpec:
         return tuple(own for layer in self.layers if (own := layer.attention) is not None)
 
     @property
-    def has_gate(self) -> bool:
-        """Whether attention has output gates."""
-        return self.attentions[0].has_gate
+    def heads(self) -> tuple[Heads, ...]:
+        """The different heads that layers project, in order of appearance."""
+        return tuple(dict.fromkeys(own.heads for own in self.attentions))
 
     @property
     def has_state(self) -> bool:
@@ -286,15 +294,16 @@ class ModelSpec:
     @property
     def ropes(self) -> tuple[Rope, ...]:
         """The different position embeddings of the layers, in order of appearance."""
-        return tuple(dict.fromkeys(rope for rope, _ in self.rotations))
+        return tuple(dict.fromkeys(table.rope for table in self.rope_tables))
 
     @property
-    def rotations(self) -> tuple[tuple[Rope, PositionScale | None], ...]:
+    def rope_tables(self) -> tuple[RopeTable, ...]:
         """The different rotations of keys and of queries, in order of appearance."""
-        found: dict[tuple[Rope, PositionScale | None], None] = {}
+        found: dict[RopeTable, None] = {}
         for own in self.attentions:
             if own.rope is not None:
-                found[own.rope, None] = found[own.rope, own.position_scale] = None
+                for scale in (None, own.position_scale):
+                    found[RopeTable(own.rope, own.head_dim, scale)] = None
         return tuple(found)
 
     @property
@@ -321,13 +330,3 @@ def _intermediate_size(layer: LayerSpec) -> int:
     """Return the width of a feed-forward that computes every token, or of one expert."""
     widest = layer.dense or layer.experts
     return 0 if widest is None else widest.intermediate_size
-
-
-def _shape(embedding: Embedding, attention: Attention, intermediate_size: int) -> LayerShape:
-    return LayerShape(
-        embedding.hidden_size,
-        intermediate_size,
-        attention.num_heads,
-        attention.num_kv_heads,
-        attention.head_dim,
-    )

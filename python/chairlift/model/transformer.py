@@ -16,10 +16,11 @@ from chairlift.attention.metadata import AttentionMetadata
 from chairlift.model.adapters.tables import AdapterTables
 from chairlift.model.buffers import Buffers
 from chairlift.model.config import ModelConfig
-from chairlift.model.decoder_layer import AdaptedRows, DecoderLayer, RopeTables, rotation_of
-from chairlift.model.kv_cache import layer_slots
+from chairlift.model.decoder_layer import AdaptedRows, DecoderLayer
+from chairlift.model.kv_cache import LayerViews
 from chairlift.model.recurrent import States
 from chairlift.model.rope import cos_sin_table
+from chairlift.model.spec import RopeTable
 from chairlift.model.weights import Weights
 
 MOST_RECORDED = 16
@@ -44,23 +45,20 @@ class Transformer:
         self.weights = weights
         self.backend = backend
         spec, device = config.spec, weights.embedding.device
-        head_dim, num_positions = spec.shape.head_dim, config.max_model_len
-        tables: RopeTables = {
-            (rope, scale): cos_sin_table(rope, head_dim, num_positions, scale).to(device)
-            for rope, scale in spec.rotations
+        num_positions = config.max_model_len
+        tables: dict[RopeTable | None, Tensor] = {
+            own: cos_sin_table(own.rope, own.head_dim, num_positions, own.position_scale).to(device)
+            for own in spec.rope_tables
         }
         # Where queries and keys are normed, and not rotated.
-        tables[None, None] = torch.empty(num_positions, 0, device=device)
+        tables[None] = torch.empty(num_positions, 0, device=device)
+        self._layer_views = LayerViews(spec, backend, config.dtype)
         self._embedding_multiplier = float(
             torch.tensor(spec.embedding.multiplier).to(weights.embedding.dtype)
         )
-        places = zip(spec.layer_groups, layer_slots(spec), strict=True)
-        parts = zip(spec.layers, weights.layers, places, strict=True)
         self.layers = [
-            DecoderLayer(
-                layer, own_weights, backend, rotation_of(layer, own_weights, tables), group, slot
-            )
-            for layer, own_weights, (group, slot) in parts
+            DecoderLayer(spec, number, own_weights, backend, tables)
+            for number, own_weights in enumerate(weights.layers)
         ]
         # The norm after each layer: before the first half of the next one, at last the final norm.
         norms = [layer.first_norm for layer in weights.layers]
@@ -141,7 +139,8 @@ class Transformer:
         if self._first_norm is not None:
             self._first_norm(kernels, buffers.x, buffers.normed)
         # One view per layer and per KV group, made once per pass.
-        caches, slots = kv_cache.unbind(), metadata.slot_mapping.unbind()
+        caches = self._layer_views(kv_cache, metadata.block_size)
+        slots = metadata.slot_mapping.unbind()
         for number, (layer, next_norm) in enumerate(
             zip(self.layers, self._next_norms, strict=True)
         ):
@@ -149,14 +148,15 @@ class Transformer:
                 assert states is not None, "a hybrid has states"
                 layer.advance(metadata, states[number], buffers)
             if layer.group is not None:
-                cache = caches[layer.slot]
+                cache = caches[number]
+                assert cache is not None, "of a layer with keys"
                 layer.write(metadata, cache, slots[layer.group], buffers, rows)
             if selected is not None and layer is last and selected.shape[0] == 0:
                 return buffers.normed[:0]
-            if layer.group is not None:
+            if layer.group is not None and cache is not None:
                 layer.attend(metadata, cache, layer.group, buffers)
             if selected is not None and layer is last:
-                buffers = buffers.select(selected, kernels, layer.spec)
+                buffers = buffers.select(selected, kernels, layer.spec, layer.heads)
                 rows = None if adapters is None else AdaptedRows(adapters, selected)
             buffers = layer.add_mixed(buffers, next_norm, rows)
             buffers = layer.add_feed_forward(buffers, next_norm, rows)

@@ -207,6 +207,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
     feed_forwards = [own for layer in spec.layers if (own := layer.feed_forward) is not None]
     checks = (
         ("recurrent states", spec.has_state),
+        ("layers of different heads", len(spec.shapes) > 1),
         ("output gates", any(own.has_gate for own in attentions)),
         ("layer norms", any(isinstance(norm, LayerNorm) for norm in norms)),
         ("norms of weights less 1", any(getattr(norm, "plus_one", False) for norm in norms)),
