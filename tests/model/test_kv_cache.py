@@ -9,7 +9,7 @@ import torch
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.config import EngineConfig
-from chairlift.errors import ConfigError
+from chairlift.errors import ConfigError, ModelError
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import (
     LayerViews,
@@ -72,6 +72,27 @@ def test_layers_of_different_sizes_lie_side_by_side_in_one_plane(mixed, backend)
     assert (values.tolist(), counts.unique().tolist()) == ([1, 3], [pool.shape[2] // 2])
     assert (pool[0, 3] == 2).sum() * pool.itemsize == large
     assert not pool[0, [0, 1, 4]].any()
+
+
+@pytest.mark.parametrize("changes", [{}, {"head_dim": 48}], ids=["equal", "different"])
+def test_a_layer_that_sees_the_keys_of_another_has_none_of_its_own(plain, changes):
+    shared = with_other_heads(with_other_heads(plain, 1, **changes), 2, kv_of=0)
+    alone = replace(shared, spec=replace(shared.spec, layers=shared.spec.layers[:2]))
+    assert kv_bytes_per_block(shared, BACKEND, 16) == kv_bytes_per_block(alone, BACKEND, 16)
+    assert shared.spec.last_kept == 1
+    pool = allocate_kv_cache(shared, BACKEND, num_blocks=3, block_size=16)
+    first, second, third = LayerViews(shared.spec, BACKEND, torch.float32)(pool, 16)
+    first[1], second[1] = 1, 2
+    assert torch.equal(third, first)
+    assert third.data_ptr() == first.data_ptr()
+
+
+@pytest.mark.parametrize("changes", [{"kv_of": 2}, {"kv_of": 3}, {"kv_of": -1}, {"kv_of": 1}])
+def test_keys_of_a_layer_that_has_none_or_others_are_refused(mixed, changes):
+    with pytest.raises(ModelError, match=r"^layers\[2\]\.kv_of: expected a layer before it"):
+        with_other_heads(mixed, 2, **changes)
+    with pytest.raises(ModelError, match=r"^layers\[2\]\.keys_are_values: expected a norm"):
+        with_other_heads(mixed, 2, keys_are_values=True)
 
 
 def test_the_pool_is_as_large_as_the_setting(plain):

@@ -19,10 +19,14 @@ class Heads(NamedTuple):
     num_heads: int
     """Of queries."""
     num_kv_heads: int
-    """Of keys, and of values."""
+    """Of keys, and of values; 0 where those of another layer are seen."""
     head_dim: int
     has_gate: bool = False
     """As many gates as queries come first."""
+    has_values: bool = True
+    """Else keys are values, too."""
+    norms_values: bool = False
+    """Values have a norm, and then memory of their own."""
 
     @property
     def query_size(self) -> int:
@@ -32,7 +36,13 @@ class Heads(NamedTuple):
     @property
     def projected_size(self) -> int:
         """Numbers of all heads."""
-        return (1 + self.has_gate) * self.query_size + 2 * self.num_kv_heads * self.head_dim
+        kv_size = self.num_kv_heads * self.head_dim
+        return (1 + self.has_gate) * self.query_size + (1 + self.has_values) * kv_size
+
+    @property
+    def normed_size(self) -> int:
+        """Numbers of all values that have a norm."""
+        return self.num_kv_heads * self.head_dim if self.norms_values else 0
 
 
 class Projections(NamedTuple):
@@ -48,18 +58,31 @@ class Projections(NamedTuple):
     """`[T, num_kv_heads, head_dim]`"""
     query_key: Tensor
     """`[T, num_heads + num_kv_heads, head_dim]`"""
+    projected_value: Tensor
+    """`[T, num_kv_heads, head_dim]`: a view of `qkv`; the keys where these are values, too."""
     value: Tensor
-    """`[T, num_kv_heads, head_dim]`"""
+    """The same, or its norm."""
 
     @classmethod
-    def of(cls, qkv: Tensor, heads: Heads) -> "Projections":
-        """Cut a contiguous buffer into its parts."""
-        num_gates = heads.num_heads if heads.has_gate else 0
-        counts = [num_gates, heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
+    def of(cls, qkv: Tensor, heads: Heads, normed: Tensor | None = None) -> "Projections":
+        """Cut a contiguous buffer into its parts.
+
+        Args:
+            qkv: `[T, heads.projected_size]`.
+            heads: Of the layer.
+            normed: `[T, heads.normed_size]`, for values that have a norm.
+        """
+        num_gates, num_kv_heads = heads.num_heads if heads.has_gate else 0, heads.num_kv_heads
+        counts = [num_gates, heads.num_heads, num_kv_heads, heads.has_values * num_kv_heads]
         parts = qkv.view(qkv.shape[0], sum(counts), heads.head_dim)
         _, query, key, value = torch.split(parts, counts, dim=1)
-        query_key = parts[:, num_gates : num_gates + heads.num_heads + heads.num_kv_heads]
-        return cls(qkv, qkv[:, : num_gates * heads.head_dim], query, key, query_key, value)
+        query_key = parts[:, num_gates : num_gates + heads.num_heads + num_kv_heads]
+        projected = value if heads.has_values else key
+        if heads.norms_values:
+            assert normed is not None, "memory for them"
+            value = normed.view(-1, num_kv_heads, heads.head_dim)
+        gate = qkv[:, : num_gates * heads.head_dim]
+        return cls(qkv, gate, query, key, query_key, projected, value)
 
 
 class Rotation(NamedTuple):
@@ -185,6 +208,13 @@ class AttentionBackend(Protocol):
             _rotate(projections, rotation, metadata.positions)
         self.write(cache, projections.key, projections.value, slot_mapping, metadata.block_size)
 
+    def rotate_queries(
+        self, projections: Projections, rotation: Rotation | None, metadata: AttentionMetadata
+    ) -> None:
+        """Norm and rotate queries in place, of a layer without keys of its own."""
+        if rotation is not None:
+            _rotate(projections, rotation, metadata.positions)
+
     def write(
         self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
     ) -> None:
@@ -262,4 +292,6 @@ def _rotate(projections: Projections, rotation: Rotation, positions: Tensor) -> 
         return
     parts = zip((projections.query, projections.key), tables, norms, strict=True)
     for heads, table, norm in parts:
+        if heads.shape[1] == 0:
+            continue  # keys of another layer
         cpu.rope_(heads, positions, table, norm, eps, offset, is_interleaved=is_interleaved)

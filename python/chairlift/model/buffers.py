@@ -21,6 +21,7 @@ class BufferWidths(NamedTuple):
     update: int
     routed: int
     qkv: int
+    values: int
     attended: int
     projected: int
     convolved: int
@@ -42,6 +43,7 @@ class BufferWidths(NamedTuple):
             update=hidden,
             routed=hidden if spec.router_size else 0,
             qkv=max(heads.projected_size for heads in spec.heads),
+            values=max(heads.normed_size for heads in spec.heads),
             attended=max(heads.query_size for heads in spec.heads),
             projected=max((own.projected_size for own in recurrent), default=0),
             convolved=max((own.conv_size for own in recurrent), default=0),
@@ -73,11 +75,12 @@ class HeadBuffers(NamedTuple):
     """`[T, num_heads, head_dim]`"""
 
     @classmethod
-    def of(cls, heads: Heads, qkv: Tensor, attended: Tensor) -> "HeadBuffers":
+    def of(cls, heads: Heads, qkv: Tensor, values: Tensor, attended: Tensor) -> "HeadBuffers":
         """Cut buffers of all layers, `[T, ...]`, to what such layers need."""
         out = _narrowed(attended, heads.query_size)
+        normed = _narrowed(values, heads.normed_size)
         return cls(
-            Projections.of(_narrowed(qkv, heads.projected_size), heads),
+            Projections.of(_narrowed(qkv, heads.projected_size), heads, normed),
             out.view(-1, heads.num_heads, heads.head_dim),
         )
 
@@ -89,7 +92,8 @@ class HeadBuffers(NamedTuple):
 
 def _narrowed(buffer: Tensor, width: int) -> Tensor:
     """Return contiguous rows of another width in the memory of a buffer."""
-    return buffer.view(-1)[: buffer.shape[0] * width].view(-1, width)
+    num_rows = buffer.shape[0]
+    return buffer.view(-1)[: num_rows * width].view(num_rows, width)
 
 
 class Buffers(NamedTuple):
@@ -143,7 +147,7 @@ class Buffers(NamedTuple):
         widths = BufferWidths.of(spec)
         inner_types = [dtype] * (len(widths) - _NUM_STREAM - 1)
         dtypes = (*[stream_dtype] * _NUM_STREAM, *inner_types, torch.float32)
-        x, normed, update, routed, qkv, attended, *recurrent, gate_up, gated, router = (
+        x, normed, update, routed, qkv, values, attended, *recurrent, gate_up, gated, router = (
             torch.empty(*(num_tokens, width), dtype=own, device=device)
             for width, own in zip(widths, dtypes, strict=True)
         )
@@ -153,7 +157,7 @@ class Buffers(NamedTuple):
             normed=normed,
             update=update,
             routed=routed,
-            heads=tuple(HeadBuffers.of(heads, qkv, attended) for heads in spec.heads),
+            heads=tuple(HeadBuffers.of(heads, qkv, values, attended) for heads in spec.heads),
             projected=projected,
             convolved=convolved,
             mixed=mixed,

@@ -69,7 +69,7 @@ class DecoderLayer:
         buffers: Buffers,
         rows: AdaptedRows | None = None,
     ) -> None:
-        """Project each token, and write its key and value to the cache.
+        """Project each token, and write its key and value to the cache unless it is another's.
 
         Args:
             metadata: Of the batch.
@@ -83,6 +83,15 @@ class DecoderLayer:
         self.weights.qkv(inputs, out=projections.qkv)
         if rows is not None:
             self._adapters.qkv.add(inputs, projections.qkv, *rows)
+        own = self.spec.attention
+        if own is None or own.kv_of is not None:
+            self.backend.rotate_queries(projections, self.rotation, metadata)
+            return
+        if self.weights.value_norm is not None and own.value_norm_eps is not None:
+            # Before the keys change, which may be the values, too.
+            values, out = projections.projected_value.flatten(1), projections.value.flatten(1)
+            norm = self.weights.value_norm
+            self.backend.kernels.rms_norm(values, norm, own.value_norm_eps, out=out)
         self.backend.rotate_and_write(projections, self.rotation, cache, metadata, slot_mapping)
 
     def advance(self, metadata: AttentionMetadata, states: LayerStates, buffers: Buffers) -> None:

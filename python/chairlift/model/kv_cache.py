@@ -36,8 +36,12 @@ MOST_BLOCKS = 2**27 - 1
 def layer_slots(spec: ModelSpec) -> tuple[int, ...]:
     """Return the index of each layer inside the blocks of its group, or among those without one."""
     seen: Counter[int | None] = Counter()
-    slots = []
-    for group in spec.layer_groups:
+    slots: list[int] = []
+    for layer, group in zip(spec.layers, spec.layer_groups, strict=True):
+        own = layer.attention
+        if own is not None and own.kv_of is not None:
+            slots.append(slots[own.kv_of])
+            continue
         slots.append(seen[group])
         seen[group] += 1
     return tuple(slots)
@@ -62,6 +66,9 @@ def layer_places(
         own = layer.attention
         if own is None or group is None:
             places.append(None)
+            continue
+        if own.kv_of is not None:
+            places.append(places[own.kv_of])
             continue
         num_bytes = backend.block_bytes(1, own.num_kv_heads, block_size, own.head_dim, dtype)
         places.append(LayerPlace(taken[group], num_bytes, own.num_kv_heads))

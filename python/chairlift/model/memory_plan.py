@@ -31,7 +31,13 @@ from chairlift.model.recurrent import num_states, plan_snapshots, state_bytes
 from chairlift.model.rope import table_bytes
 from chairlift.model.spec import ModelSpec
 from chairlift.model.tensors import ModelTensors
-from chairlift.model.weights import head_format, kept_blocks, layer_format, stream_dtype
+from chairlift.model.weights import (
+    head_format,
+    kept_blocks,
+    layer_format,
+    stream_dtype,
+    value_norm_size,
+)
 
 _FLOAT32 = 4
 _DEDICATED_FRACTION = 0.9
@@ -196,6 +202,7 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
         for own in layer.recurrent.numbers.values()
         for shape in own.values()
     )
+    numbers += sum(map(value_norm_size, spec.layers)) * dtype.itemsize
     return layers + embedding + ends + numbers + _rope_bytes(spec, config.max_model_len)
 
 

@@ -47,6 +47,7 @@ def attention_tensors(
 ) -> AttentionTensors:
     """Return the tensors of attention, whose names begin with `at`."""
     query, kv = attention.query_size, attention.kv_size
+    has_own, has_values = attention.kv_of is None, not attention.keys_are_values
 
     def head_norm(name: str, num_heads: int) -> NormTensor | None:
         if attention.qk_norm is None:
@@ -57,8 +58,8 @@ def attention_tensors(
     qkv = linear(
         at,
         (names.query, 2 * query if attention.has_gate else query),
-        (names.key, kv),
-        (names.value, kv),
+        *([(names.key, kv)] if has_own else []),
+        *([(names.value, kv)] if has_own and has_values else []),
         fused=names.qkv,
         inputs=hidden,
         bias=attention.qkv_bias,
@@ -71,7 +72,7 @@ def attention_tensors(
         qkv,
         linear(at, (names.output, hidden), inputs=query, bias=attention.out_bias),
         head_norm(names.query_norm, attention.num_heads),
-        head_norm(names.key_norm, attention.num_kv_heads),
+        head_norm(names.key_norm, attention.num_kv_heads) if has_own else None,
     )
 
 

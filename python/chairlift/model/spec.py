@@ -59,6 +59,12 @@ class Attention:
     out_bias: bool = False
     has_gate: bool = False
     """What attention computes is multiplied by the sigmoid of a projection of the same size."""
+    kv_of: int | None = None
+    """The layer whose keys and values are seen here; None projects its own."""
+    keys_are_values: bool = False
+    """Keys are values, too, before their norm and rotation: there is no projection of values."""
+    value_norm_eps: float | None = None
+    """Of a root mean square norm of each value head, without weights; None is none."""
 
     @property
     def query_size(self) -> int:
@@ -73,7 +79,15 @@ class Attention:
     @property
     def heads(self) -> Heads:
         """What the layer projects of each token."""
-        return Heads(self.num_heads, self.num_kv_heads, self.head_dim, has_gate=self.has_gate)
+        num_kv_heads = 0 if self.kv_of is not None else self.num_kv_heads
+        return Heads(
+            self.num_heads,
+            num_kv_heads,
+            self.head_dim,
+            has_gate=self.has_gate,
+            has_values=not self.keys_are_values,
+            norms_values=self.value_norm_eps is not None and num_kv_heads > 0,
+        )
 
     @property
     def scale(self) -> float:
@@ -84,6 +98,8 @@ class Attention:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
         if self.position_scale is not None and (self.rope is None or self.rope.rotary_dim):
             return "position_scale: expected none unless RoPE rotates all of a head"
+        if self.keys_are_values and self.value_norm_eps is None:
+            return "keys_are_values: expected a norm of values"
         return None
 
 
@@ -240,6 +256,26 @@ class ModelSpec:
             if (obstacle := layer.obstacle()) is not None:
                 message = f"layers[{number}].{obstacle}"
                 raise ModelError(message)
+            if layer.attention is not None:
+                self._check_sharing(number, layer.attention)
+
+    def _check_sharing(self, number: int, own: Attention) -> None:
+        """Check that a layer can see the keys and values of the one that it names."""
+        if own.kv_of is None:
+            return
+        source = self.layers[own.kv_of].attention if 0 <= own.kv_of < number else None
+        sizes = own.window, own.num_kv_heads, own.head_dim
+        if (
+            source is None
+            or source.kv_of is not None
+            or (source.window, source.num_kv_heads, source.head_dim) != sizes
+            or self.bidirectional
+        ):
+            message = (
+                f"layers[{number}].kv_of: expected a layer before it with keys of its own, and"
+                f" with the same window and heads, of a decoder, got {own.kv_of}"
+            )
+            raise ModelError(message)
 
     @property
     def vocab_size(self) -> int:
@@ -295,6 +331,16 @@ class ModelSpec:
     def ropes(self) -> tuple[Rope, ...]:
         """The different position embeddings of the layers, in order of appearance."""
         return tuple(dict.fromkeys(table.rope for table in self.rope_tables))
+
+    @property
+    def last_kept(self) -> int:
+        """The last layer that keeps something of a token for those to come."""
+        return max(
+            number
+            for number, layer in enumerate(self.layers)
+            if layer.recurrent is not None
+            or (layer.attention is not None and layer.attention.kv_of is None)
+        )
 
     @property
     def rope_tables(self) -> tuple[RopeTable, ...]:

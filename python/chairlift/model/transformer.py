@@ -53,6 +53,7 @@ class Transformer:
         # Where queries and keys are normed, and not rotated.
         tables[None] = torch.empty(num_positions, 0, device=device)
         self._layer_views = LayerViews(spec, backend, config.dtype)
+        self._last_kept = spec.last_kept
         self._embedding_multiplier = float(
             torch.tensor(spec.embedding.multiplier).to(weights.embedding.dtype)
         )
@@ -151,7 +152,7 @@ class Transformer:
                 cache = caches[number]
                 assert cache is not None, "of a layer with keys"
                 layer.write(metadata, cache, slots[layer.group], buffers, rows)
-            if selected is not None and layer is last and selected.shape[0] == 0:
+            if selected is not None and number == self._last_kept and selected.shape[0] == 0:
                 return buffers.normed[:0]
             if layer.group is not None and cache is not None:
                 layer.attend(metadata, cache, layer.group, buffers)

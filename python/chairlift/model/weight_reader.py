@@ -83,6 +83,10 @@ class WeightReader:
             return None
         return self._joined([f"{norm.name}.weight"], self.dtype).to(self.device)
 
+    def ones(self, size: int) -> Tensor | None:
+        """Make the weight of a norm that stores none, if there is one."""
+        return torch.ones(size, dtype=self.dtype, device=self.device) if size else None
+
     def matrix(self, linear: LinearTensors) -> Tensor:
         """Read the weights of linear layers, outputs of one after those of the other."""
         names = [f"{name}.weight" for name in linear.names]

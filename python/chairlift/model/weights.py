@@ -45,6 +45,8 @@ class LayerWeights:
     feed-forward computes every token."""
     down: LinearLayer | None
     """Intermediate to H."""
+    value_norm: Tensor | None = None
+    """`[head_dim]` of ones: the norm of values has no weights."""
     attention_norm_after: Norm | None = None
     feed_forward_norm_after: Norm | None = None
     experts: "ExpertWeights | None" = None
@@ -181,6 +183,7 @@ def _load_layer(
         query_norm=reader.head_norm(layer.query_norm),
         key_norm=reader.head_norm(layer.key_norm),
         output=reader.optional_linear(layer.output, weight_format),
+        value_norm=reader.ones(value_norm_size(spec)),
         attention_norm_after=reader.optional_norm(layer.attention_norm_after),
         feed_forward_norm=reader.optional_norm(layer.feed_forward_norm),
         gate_up=reader.optional_linear(layer.gate_up, weight_format),
@@ -193,6 +196,12 @@ def _load_layer(
         if layer.recurrent is None
         else _load_recurrent(reader, layer.recurrent, weight_format),
     )
+
+
+def value_norm_size(layer: LayerSpec) -> int:
+    """Return the numbers of a norm of values; 0 without one."""
+    own = layer.attention
+    return own.head_dim if own is not None and own.heads.norms_values else 0
 
 
 def _load_recurrent(

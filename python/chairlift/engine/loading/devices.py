@@ -208,6 +208,8 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
     checks = (
         ("recurrent states", spec.has_state),
         ("layers of different heads", len(spec.shapes) > 1),
+        ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
+        ("norms of values", any(own.value_norm_eps is not None for own in attentions)),
         ("output gates", any(own.has_gate for own in attentions)),
         ("layer norms", any(isinstance(norm, LayerNorm) for norm in norms)),
         ("norms of weights less 1", any(getattr(norm, "plus_one", False) for norm in norms)),
