@@ -1,5 +1,6 @@
 """Small models of real architectures, built, perturbed and saved by `transformers`."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     model.requires_grad_(requires_grad=False)
     generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
+    for name, parameter in perturbed(model):
         parameter.copy_(neutral(model, name))
         if name.endswith("A_log"):
             # States remember some twenty tokens.
@@ -36,9 +37,9 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
         # Of three axes the last is that of the inputs, as of two.
         scale = 0.2 if is_small else parameter.shape[-1] ** -0.5
         parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
-    for name, buffer in model.named_buffers():
-        if name.endswith(("expert_bias", "correction_bias")):
-            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
+        if name.endswith("q_norm.weight") and model.config.model_type == "gemma4_text":
+            # Scores have no factor: one token would get nearly all of the weight.
+            parameter.mul_(0.3)
     return model
 
 
@@ -62,14 +63,23 @@ def save(model: PreTrainedModel, folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
+def perturbed(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters of a model by name, and the buffers that a checkpoint has."""
+    yield from model.named_parameters()
+    for name, buffer in model.named_buffers():
+        if name.endswith(("expert_bias", "correction_bias", "layer_scalar")):
+            yield name, buffer
+
+
 def neutral(model: PreTrainedModel, name: str) -> torch.Tensor:
     """Return the value that a forgotten parameter would have: that of no effect for a norm."""
-    parameter = model.get_parameter(name)
+    parameter = dict(perturbed(model))[name]
     is_norm = "norm" in name and name.endswith("weight")
     kind = model.config.model_type
-    # Gemma and Qwen 3.5 store the weights of norms less 1.
-    is_one = is_norm and not kind.startswith("gemma")
+    # Gemma 2 and 3 and Qwen 3.5 store the weights of norms less 1.
+    is_one = is_norm and not kind.startswith(("gemma2", "gemma3"))
     is_one &= not kind.startswith(("qwen3_5", "qwen3_next")) or "linear_attn" in name
+    is_one |= name.endswith(("layer_scalar", "router.scale", "per_expert_scale"))
     return torch.ones_like(parameter) if is_one else torch.zeros_like(parameter)
 
 

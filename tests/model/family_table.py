@@ -3,8 +3,6 @@
 from transformers import (
     Cohere2Config,
     Ernie4_5_MoeConfig,
-    Gemma2Config,
-    Gemma3TextConfig,
     GraniteConfig,
     GraniteMoeConfig,
     LlamaConfig,
@@ -22,6 +20,7 @@ from transformers import (
     Starcoder2Config,
 )
 
+from tests.model.gemma_table import GEMMAS, KINDS
 from tests.model.hybrid_table import HYBRIDS
 
 SIZES = {
@@ -52,8 +51,6 @@ YARN_ROPE = {
     "beta_fast": 4.0,
     "beta_slow": 1.0,
 }
-# Mostly smaller than the width of a window: every third layer sees all tokens.
-KINDS = ["sliding_attention", "sliding_attention", "full_attention"]
 
 
 def long_rope(original: int, rotary_dim: int) -> dict[str, object]:
@@ -101,30 +98,7 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
         },
     ),
     "llama, yarn": (LlamaConfig, {"rope_parameters": YARN_ROPE}),
-    "gemma3, windows, two ropes": (
-        Gemma3TextConfig,
-        {
-            "head_dim": 32,
-            "query_pre_attn_scalar": 24,
-            "sliding_window": 20,
-            "layer_types": KINDS,
-            "tie_word_embeddings": True,
-            "rope_parameters": {
-                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-                "full_attention": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0},
-            },
-        },
-    ),
-    "gemma2, soft caps": (
-        Gemma2Config,
-        {
-            "head_dim": 16,
-            "query_pre_attn_scalar": 20,
-            "sliding_window": 20,
-            "attn_logit_softcapping": 0.5,
-            "final_logit_softcapping": 1.5,
-        },
-    ),
+    **GEMMAS,
     "phi3, window": (Phi3Config, {"sliding_window": 20, "pad_token_id": 0}),
     "phi3, longrope of a part of a head, past its original length": (
         Phi3Config,

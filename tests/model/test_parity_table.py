@@ -13,6 +13,7 @@ from tests.model.families import FAMILIES
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- parity -->\n", "<!-- end of parity -->\n"
 TEXT_MODELS = {
+    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
 }

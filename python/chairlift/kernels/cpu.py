@@ -115,7 +115,8 @@ class Experts:
         gate_up: Sequence[LinearLayer],
         down: Sequence[LinearLayer],
         rules: ExpertRules,
-        choice_bias: Sequence[float] | None,
+        choice_bias: Sequence[float] | None = None,
+        factors: Sequence[float] | None = None,
     ) -> None:
         self._packed = _core.Experts(
             [_packed(layer) for layer in gate_up],
@@ -127,6 +128,7 @@ class Experts:
             least_sum=rules.least_sum,
             multiplier=rules.multiplier,
             gated=rules.gated,
+            factors=factors,
         )
 
     def __call__(self, x: Tensor, logits: Tensor, out: Tensor) -> None:

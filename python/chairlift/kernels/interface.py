@@ -140,9 +140,18 @@ class Kernels(Protocol):
         gate_up: Sequence[LinearLayer],
         down: Sequence[LinearLayer],
         rules: ExpertRules,
-        choice_bias: Sequence[float] | None,
+        choice_bias: Sequence[float] | None = None,
+        factors: Sequence[float] | None = None,
     ) -> ExpertLayers:
-        """Make a mixture of experts of the layers of each."""
+        """Make a mixture of experts of the layers of each.
+
+        Args:
+            gate_up: From H to gate and up, side by side.
+            down: From I to H.
+            rules: How experts are chosen.
+            choice_bias: Of each expert, added to the scores for the choice alone.
+            factors: Of the weight of each expert.
+        """
 
     def linear_bytes(
         self, out_features: int, in_features: int, dtype: torch.dtype, weight_format: str | None

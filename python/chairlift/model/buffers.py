@@ -28,6 +28,8 @@ class BufferWidths(NamedTuple):
     mixed: int
     gate_up: int
     gated: int
+    layer_inputs: int
+    context: int
     router: int = 0
     """float32, whatever the dtype."""
 
@@ -35,6 +37,7 @@ class BufferWidths(NamedTuple):
     def of(cls, spec: ModelSpec) -> "BufferWidths":
         """Return the widths of a model: of each buffer that of its widest layer."""
         hidden, inner = spec.shape.hidden_size, spec.shape.intermediate_size
+        inputs = 0 if spec.layer_inputs is None else spec.layer_inputs.size
         recurrent = [own for layer in spec.layers if (own := layer.recurrent) is not None]
         is_gated = any(mlp.gated for layer in spec.layers if (mlp := layer.dense) is not None)
         return cls(
@@ -48,8 +51,10 @@ class BufferWidths(NamedTuple):
             projected=max((own.projected_size for own in recurrent), default=0),
             convolved=max((own.conv_size for own in recurrent), default=0),
             mixed=max((own.mixed_size for own in recurrent), default=0),
-            gate_up=2 * inner if is_gated else inner,
-            gated=inner,
+            gate_up=max(2 * inner if is_gated else inner, inputs),
+            gated=max(inner, inputs),
+            layer_inputs=spec.num_layers * inputs,
+            context=spec.num_layers * inputs,
             router=spec.router_size,
         )
 
@@ -122,6 +127,10 @@ class Buffers(NamedTuple):
     """`[T, 2 I]`; `[T, I]` where no layer has a gate."""
     gated: Tensor
     """`[T, I]`"""
+    layer_inputs: Tensor
+    """`[T, num_layers * size]`: of `ModelSpec.layer_inputs`; no numbers without these."""
+    context: Tensor
+    """As `layer_inputs`, while those are computed."""
     router: Tensor
     """float32 `[T, router_size]`"""
 
@@ -147,11 +156,11 @@ class Buffers(NamedTuple):
         widths = BufferWidths.of(spec)
         inner_types = [dtype] * (len(widths) - _NUM_STREAM - 1)
         dtypes = (*[stream_dtype] * _NUM_STREAM, *inner_types, torch.float32)
-        x, normed, update, routed, qkv, values, attended, *recurrent, gate_up, gated, router = (
+        x, normed, update, routed, qkv, values, attended, *others, router = (
             torch.empty(*(num_tokens, width), dtype=own, device=device)
             for width, own in zip(widths, dtypes, strict=True)
         )
-        projected, convolved, mixed = recurrent
+        projected, convolved, mixed, gate_up, gated, layer_inputs, context = others
         return cls(
             x=x,
             normed=normed,
@@ -163,6 +172,8 @@ class Buffers(NamedTuple):
             mixed=mixed,
             gate_up=gate_up,
             gated=gated,
+            layer_inputs=layer_inputs,
+            context=context,
             router=router,
         )
 
@@ -189,6 +200,9 @@ class Buffers(NamedTuple):
         """
         num_tokens = tokens.shape[0]
         small = self.first(num_tokens)
+        if self.layer_inputs.shape[1] > 0:
+            kernels.select_rows(self.layer_inputs, tokens, small.context)
+            small = small._replace(layer_inputs=small.context)
         # The feed-forward reads the norm of the stream before the layer.
         if layer.parallel or not layer.mixers:
             small = small._replace(x=small.update, normed=small.x, update=small.normed)

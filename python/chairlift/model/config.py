@@ -28,6 +28,7 @@ from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.rope import DividedScaling
 from chairlift.model.spec import Attention, ModelSpec
 from chairlift.model.stored import DTYPES, with_experts_apart
+from chairlift.model.tensors import ModelTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,10 @@ class ModelConfig:
         name, family, fields = _read_family(model / "config.json", families)
         scheme = Scheme.read(fields)
         generation, eos_token_ids = read_generation(model, fields)
+        spec = _checked(family.spec(fields), fields.path)
         return cls(
             architecture=name,
-            spec=_checked(family.spec(fields), fields.path),
+            spec=spec,
             names=family.names,
             dtype=_compute_dtype(fields, dtype),
             max_model_len=fields.integer("max_position_embeddings"),
@@ -112,7 +114,7 @@ class ModelConfig:
             bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
             generation=generation,
             block_types=_block_types(model, scheme, dtype),
-            ignored=family.ignored,
+            ignored=family.ignored + ModelTensors.unused(spec, family.names),
             scheme=scheme,
         )
 

@@ -12,7 +12,8 @@ from chairlift.model.buffers import Buffers, HeadBuffers
 from chairlift.model.norms import Norm
 from chairlift.model.recurrent import LayerStates, RecurrentMixer
 from chairlift.model.spec import Attention, Mlp, ModelSpec, RopeTable
-from chairlift.model.weights import LayerWeights
+from chairlift.model.vocabulary import LayerInputs
+from chairlift.model.weights import ExpertNorms, ExpertWeights, LayerWeights
 
 
 class AdaptedRows(NamedTuple):
@@ -41,6 +42,7 @@ class DecoderLayer:
         weights: LayerWeights,
         backend: AttentionBackend,
         tables: RopeTables,
+        group: int | None,
     ) -> None:
         """Build layer `number` of a model, whose position embeddings are in `tables`."""
         self.spec = spec = model.layers[number]
@@ -57,7 +59,10 @@ class DecoderLayer:
         self.recurrent: RecurrentMixer | None = None
         if spec.recurrent is not None and weights.recurrent is not None:
             self.recurrent = RecurrentMixer(spec.recurrent, weights.recurrent, backend.kernels)
-        self.group = model.layer_groups[number]
+        self.inputs = model.layer_inputs
+        self._number = number
+        self._scalar = 1.0 if weights.scalar is None else float(weights.scalar)
+        self.group = group
         """Of its keys and values; None without them."""
         self.adapters: LayerAdapters | None = None
 
@@ -143,12 +148,26 @@ class DecoderLayer:
     def add_feed_forward(
         self, buffers: Buffers, next_norm: Norm | None, rows: AdaptedRows | None = None
     ) -> Buffers:
-        """Add what the feed-forward makes of each token to the stream; see `add_mixed`."""
+        """Add what the feed-forward makes of each token to the stream; see `add_mixed`.
+
+        What is made of the layer's inputs and of the sum is added to that.
+        """
         spec, after = self.spec, self.weights.feed_forward_norm_after
         if spec.feed_forward is None:
             return buffers
         self._feed_forward(buffers, rows)
-        return self._add(buffers, spec.feed_forward_multiplier, after, next_norm)
+        multiplier = spec.feed_forward_multiplier
+        if self.inputs is not None:
+            buffers = self._add(buffers, multiplier, after, None)
+            self._map_inputs(self.inputs, buffers)
+            multiplier, after = 1.0, self.weights.input_norm
+        if not spec.has_scalar:
+            return self._add(buffers, multiplier, after, next_norm)
+        buffers = self._add(buffers, multiplier, after, None)
+        self.backend.kernels.scale(buffers.x, self._scalar)
+        if next_norm is not None:
+            next_norm(self.backend.kernels, buffers.x, buffers.normed)
+        return buffers
 
     def _feed_forward(self, buffers: Buffers, rows: AdaptedRows | None) -> None:
         """Map each token to an update of the stream."""
@@ -156,6 +175,9 @@ class DecoderLayer:
         if dense is not None:
             self._dense(dense, buffers, rows)
         if experts is None:
+            return
+        if experts.norms is not None:
+            self._experts_apart(experts, experts.norms, buffers)
             return
         inputs = self._inputs(buffers)
         logits = buffers.router[:, : experts.router.out_features]
@@ -168,6 +190,18 @@ class DecoderLayer:
             if spec.shared_is_gated:
                 self.backend.kernels.gate_by_sigmoid(buffers.update, logits[:, spec.num :])
             self.backend.kernels.add_scaled(buffers.update, buffers.routed)
+
+    def _experts_apart(self, experts: ExpertWeights, norms: ExpertNorms, buffers: Buffers) -> None:
+        """Add what experts make of the stream to the update of the shared one, both normed."""
+        kernels, x, normed = self.backend.kernels, buffers.x, buffers.normed
+        logits = buffers.router[:, : experts.router.out_features]
+        norms.router(kernels, x, normed)
+        experts.router(normed, out=logits)
+        norms.before(kernels, x, normed)
+        experts.packed(normed, logits, buffers.routed)
+        norms.shared_after(kernels, buffers.update, normed)
+        norms.after(kernels, buffers.routed, buffers.update)
+        kernels.add_scaled(buffers.update, normed)
 
     def _dense(self, spec: Mlp, buffers: Buffers, rows: AdaptedRows | None) -> None:
         """Map each token through a feed-forward that computes all of them."""
@@ -189,6 +223,17 @@ class DecoderLayer:
         weights.down(gated, out=buffers.update)
         if rows is not None:
             self._adapters.down.add(gated, buffers.update, *rows)
+
+    def _map_inputs(self, spec: LayerInputs, buffers: Buffers) -> None:
+        """Map the inputs of the layer, by gates that the stream makes, to an update of that."""
+        weights, size = self.weights, spec.size
+        gates, gated = buffers.gate_up[:, :size], buffers.gated[:, :size]
+        own = buffers.layer_inputs[:, self._number * size : (self._number + 1) * size]
+        assert weights.input_gate is not None, "as the spec has it"
+        assert weights.input_projection is not None, "as the spec has it"
+        weights.input_gate(buffers.x, out=gates)
+        self.backend.kernels.activate_mul(gates, spec.activation, out=gated, up=own)
+        weights.input_projection(gated, out=buffers.update)
 
     def _add(
         self, buffers: Buffers, multiplier: float, after: Norm | None, before: Norm | None

@@ -17,6 +17,8 @@ class NormTensor(NamedTuple):
     name: str
     size: int
     norm: NormSpec
+    stored: str = "weight"
+    """The last part of the name of the weight."""
 
     @property
     def has_bias(self) -> bool:
@@ -25,7 +27,7 @@ class NormTensor(NamedTuple):
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""
-        yield f"{self.name}.weight", (self.size,)
+        yield f"{self.name}.{self.stored}", (self.size,)
         if self.has_bias:
             yield f"{self.name}.bias", (self.size,)
 

@@ -170,6 +170,9 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
     block_types = kept_blocks(config, quantize, kernels)
     stream = stream_dtype(config, quantize, kernels)
     head_norms = {norm for layer in tensors.layers for norm in (layer.query_norm, layer.key_norm)}
+    inputs = tensors.layer_inputs
+    if inputs is not None:
+        head_norms.add(inputs.norm)
 
     def packed(part: NormTensor | LinearTensors, weight_format: str | None) -> int:
         if isinstance(part, NormTensor):
@@ -191,6 +194,9 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
     )
     embedding = spec.vocab_size * spec.hidden_size * dtype.itemsize
     ends = packed(tensors.final_norm, None)
+    if inputs is not None:
+        table = sum(inputs.embedding.outputs) * inputs.embedding.inputs * dtype.itemsize
+        ends += table + packed(inputs.context, layer_format(quantize)) + packed(inputs.norm, None)
     if tensors.head is not None:
         # Its own tensor or that of the embedding have the same size, and may have different blocks.
         is_own = not spec.head.is_tied or f"{config.names.head}.weight" in block_types
@@ -202,6 +208,7 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
         for own in layer.recurrent.numbers.values()
         for shape in own.values()
     )
+    numbers += sum(_FLOAT32 * (layer.scalar is not None) for layer in tensors.layers)
     numbers += sum(map(value_norm_size, spec.layers)) * dtype.itemsize
     return layers + embedding + ends + numbers + _rope_bytes(spec, config.max_model_len)
 

@@ -1,5 +1,6 @@
 """What checkpoints call the parts of a model: one table for each family."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -27,6 +28,17 @@ class CheckpointNames:
     attention_norm_after: str = ""
     """Of a norm of what attention adds to the stream."""
     feed_forward_norm_after: str = ""
+    scalar: str = ""
+    """The whole name of what the stream is multiplied by behind a layer."""
+    layer_embedding: str = ""
+    """The table of `LayerInputs`, and below the map and the norm."""
+    layer_context: str = ""
+    layer_context_norm: str = ""
+    input_gate: str = ""
+    """Of a layer: from the stream to the size of its inputs."""
+    input_projection: str = ""
+    input_norm: str = ""
+    """Of what the inputs add to the stream."""
     qkv: str = ""
     """One tensor with the rows of query, key and value, in the place of three."""
     gate_up: str = ""
@@ -36,6 +48,14 @@ class CheckpointNames:
     """The whole name of what is added to the scores of experts for their choice."""
     choice_bias_axes: int = 2
     """All but the last have one place."""
+    router_norm: str = ""
+    """Of a norm before the router; its weight is called `scale`."""
+    factors: str = ""
+    """The whole name of the factors of the weights of experts."""
+    experts_norm: str = ""
+    """Of a norm before the experts, and below those of what the shared one and they add."""
+    shared_norm_after: str = ""
+    experts_norm_after: str = ""
     expert_gate: str = "mlp.experts.{}.gate_proj"
     """Of the expert whose number stands in the braces."""
     expert_up: str = "mlp.experts.{}.up_proj"
@@ -56,3 +76,7 @@ class CheckpointNames:
     state_norm: str = "norm"
     mixed: str = ""
     """What maps the result of such a layer to the stream."""
+
+    def each_layer(self, num_layers: int) -> Iterator[str]:
+        """Yield how the names of each layer begin."""
+        return (f"{self.layers}.{number}." for number in range(num_layers))

@@ -64,7 +64,24 @@ class LongRopeScaling:
     """Of cosines and sines."""
 
 
-Scaling = LinearScaling | Llama3Scaling | DividedScaling | YarnScaling | LongRopeScaling
+@dataclass(frozen=True, slots=True)
+class ProportionalScaling:
+    """RoPE that turns the first pairs of a head alone, with the frequencies of all of it."""
+
+    num_pairs: int
+    """That turn; each number is rotated with the one half of the head further."""
+    factor: float
+    """Every position is divided by it."""
+
+
+Scaling = (
+    LinearScaling
+    | Llama3Scaling
+    | DividedScaling
+    | YarnScaling
+    | LongRopeScaling
+    | ProportionalScaling
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +164,9 @@ def _frequencies(rope: Rope, rotary_dim: int, num_positions: int) -> Tensor:
             is_long = num_positions > scaling.original_max_position_embeddings
             divisors = scaling.long if is_long else scaling.short
             return 1.0 / (torch.tensor(divisors) * rope.theta**exponents)
+        case ProportionalScaling(num_pairs, factor):
+            frequencies[num_pairs:] = 0
+            return frequencies / factor
         case None:
             return frequencies
 

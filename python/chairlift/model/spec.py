@@ -12,7 +12,7 @@ from chairlift.attention.backend import Heads
 from chairlift.errors import ModelError
 from chairlift.model.recurrence import Recurrent
 from chairlift.model.rope import PositionScale, Rope
-from chairlift.model.vocabulary import Embedding, Head
+from chairlift.model.vocabulary import Embedding, Head, LayerInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,11 @@ class Experts:
     """Computes every token, beside the chosen ones."""
     shared_is_gated: bool = False
     """What it adds is multiplied by the sigmoid of one more output of the router."""
+    own_norm: RmsNorm | None = None
+    """Of the stream, for the router and for the experts, and of what the shared one and the experts
+    add, each with weights of its own; None leaves that to the norms of the layer."""
+    has_factors: bool = False
+    """The checkpoint has a factor of the weight of each expert."""
     gated: bool = True
     """An expert has a gate, as an `Mlp`."""
 
@@ -170,6 +175,8 @@ class LayerSpec:
     """Of what attention adds to the stream."""
     recurrent_multiplier: float = 1.0
     feed_forward_multiplier: float = 1.0
+    has_scalar: bool = False
+    """The checkpoint has a number that the stream is multiplied by behind the layer."""
 
     @property
     def mixers(self) -> tuple[Attention | Recurrent, ...]:
@@ -206,10 +213,14 @@ class LayerSpec:
         experts, mixers = self.experts, self.mixers
         if experts is not None and not 1 <= experts.top_k <= experts.num:
             return f"experts: expected at least {experts.top_k}, got {experts.num}"
+        if experts is not None and experts.own_norm is not None and experts.shared is None:
+            return "experts: expected a shared one beside those with norms of their own"
         if self.parallel and (self.norm_after or not self.norm_before or self.is_half):
             return "parallel: expected two halves, with a norm before them alone"
         if self.norm_after and len(mixers) > 1:
             return "norm_after: expected one mixer"
+        if self.has_scalar and self.feed_forward is None:
+            return "has_scalar: expected a feed-forward"
         return next((found for own in mixers if (found := own.obstacle()) is not None), None)
 
 
@@ -247,6 +258,8 @@ class ModelSpec:
     bidirectional: bool = False
     """A token sees all tokens of its text, within its window on both sides: an encoder, whose
     hidden states are the result, without logits."""
+    layer_inputs: LayerInputs | None = None
+    """What each layer gets beside the stream; None is nothing."""
 
     def __post_init__(self) -> None:
         if not self.attentions:
@@ -255,6 +268,9 @@ class ModelSpec:
         for number, layer in enumerate(self.layers):
             if (obstacle := layer.obstacle()) is not None:
                 message = f"layers[{number}].{obstacle}"
+                raise ModelError(message)
+            if self.layer_inputs is not None and layer.feed_forward is None:
+                message = f"layers[{number}].feed_forward: expected one, since layers have inputs"
                 raise ModelError(message)
             if layer.attention is not None:
                 self._check_sharing(number, layer.attention)

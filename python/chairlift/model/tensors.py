@@ -3,7 +3,7 @@
 The check of a checkpoint, the loader and the memory plan read the same lists.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from chairlift.model.linear_tensors import LinearTensors, NormTensor, linear
@@ -14,7 +14,7 @@ from chairlift.model.mixer_tensors import (
     recurrent_tensors,
 )
 from chairlift.model.names import CheckpointNames
-from chairlift.model.spec import Experts, LayerSpec, ModelSpec
+from chairlift.model.spec import Experts, LayerSpec, ModelSpec, RmsNorm
 from chairlift.model.stored import Shape
 
 
@@ -37,10 +37,18 @@ class LayerTensors(NamedTuple):
     feed_forward_norm_after: NormTensor | None
     experts: "ExpertTensors | None" = None
     recurrent: RecurrentTensors | None = None
+    input_gate: LinearTensors | None = None
+    """From the stream to what the layer's inputs are multiplied by."""
+    input_projection: LinearTensors | None = None
+    input_norm: NormTensor | None = None
+    scalar: str | None = None
+    """Of one number."""
 
     def parts(self) -> "Iterator[NormTensor | LinearTensors]":
         """Yield each part but single numbers: of the choice of experts, of recurrent states."""
         for part in self:
+            if isinstance(part, str):
+                continue
             if isinstance(part, ExpertTensors | RecurrentTensors):
                 yield from part.parts()
             elif part is not None:
@@ -54,14 +62,49 @@ class ExpertTensors(NamedTuple):
     gate_up: tuple[LinearTensors, ...]
     """Of each expert."""
     down: tuple[LinearTensors, ...]
-    choice_bias: str | None
-    choice_bias_shape: Shape
+    numbers: Mapping[str, tuple[str, Shape]]
+    """Names and shapes of what there is of `choice_bias` and `factors`."""
+    norms: "ExpertNormTensors | None" = None
 
     def parts(self) -> "Iterator[NormTensor | LinearTensors]":
         """Yield each part."""
         yield self.router
+        yield from self.norms or ()
         yield from self.gate_up
         yield from self.down
+
+
+class ExpertNormTensors(NamedTuple):
+    """The norms of experts that are apart from those of their layer."""
+
+    router: NormTensor
+    before: NormTensor
+    shared_after: NormTensor
+    after: NormTensor
+
+
+class LayerInputTensors(NamedTuple):
+    """The tensors of `LayerInputs`."""
+
+    embedding: LinearTensors
+    """The table, `[vocab_size, num_layers * size]`."""
+    context: LinearTensors
+    """From the embedding of a token to the inputs of all layers."""
+    norm: NormTensor
+    """Of the part of a layer."""
+
+    @classmethod
+    def of(cls, spec: ModelSpec, names: CheckpointNames) -> "LayerInputTensors | None":
+        """Return the tensors of a spec; None without such inputs."""
+        own = spec.layer_inputs
+        if own is None:
+            return None
+        width = spec.num_layers * own.size
+        return cls(
+            LinearTensors((names.layer_embedding,), (own.vocab_size,), width),
+            LinearTensors((names.layer_context,), (width,), spec.hidden_size),
+            NormTensor(names.layer_context_norm, own.size, RmsNorm(own.norm_eps)),
+        )
 
 
 class ModelTensors(NamedTuple):
@@ -72,6 +115,7 @@ class ModelTensors(NamedTuple):
     final_norm: NormTensor
     head: LinearTensors | None
     """None of an encoder."""
+    layer_inputs: LayerInputTensors | None = None
 
     @classmethod
     def of(cls, spec: ModelSpec, names: CheckpointNames) -> "ModelTensors":
@@ -80,11 +124,29 @@ class ModelTensors(NamedTuple):
         return cls(
             embedding=LinearTensors((names.embedding,), *table),
             layers=tuple(
-                _layer_tensors(layer, spec.hidden_size, names, f"{names.layers}.{number}.")
-                for number, layer in enumerate(spec.layers)
+                _with_inputs(
+                    _layer_tensors(layer, spec.hidden_size, names, at), spec, layer, names, at
+                )
+                for layer, at in zip(spec.layers, names.each_layer(spec.num_layers), strict=True)
             ),
+            layer_inputs=LayerInputTensors.of(spec, names),
             final_norm=NormTensor(names.final_norm, spec.hidden_size, spec.final_norm),
             head=None if spec.bidirectional else LinearTensors((names.head,), *table),
+        )
+
+    @staticmethod
+    def unused(spec: ModelSpec, names: CheckpointNames) -> tuple[str, ...]:
+        """Return how the names of tensors begin that a checkpoint may have for nothing.
+
+        They project keys and values of layers that see those of another.
+        """
+        ends = names.key, names.value, names.key_norm
+        layers = zip(spec.layers, names.each_layer(spec.num_layers), strict=True)
+        return tuple(
+            f"{at}{end}."
+            for layer, at in layers
+            if layer.attention is not None and layer.attention.kv_of is not None
+            for end in ends
         )
 
     def shapes(self) -> dict[str, Shape]:
@@ -92,14 +154,18 @@ class ModelTensors(NamedTuple):
         parts: list[NormTensor | LinearTensors] = [self.embedding, self.final_norm]
         if self.head is not None:
             parts.append(self.head)
+        if self.layer_inputs is not None:
+            parts.extend(self.layer_inputs)
         shapes: dict[str, Shape] = {}
         for layer in self.layers:
             parts.extend(layer.parts())
-            if layer.experts is not None and layer.experts.choice_bias is not None:
-                shapes[layer.experts.choice_bias] = layer.experts.choice_bias_shape
+            if layer.experts is not None:
+                shapes |= dict(layer.experts.numbers.values())
             if layer.recurrent is not None:
                 for own in layer.recurrent.numbers.values():
                     shapes |= own
+            if layer.scalar is not None:
+                shapes[layer.scalar] = (1,)
         return shapes | {name: shape for part in parts for name, shape in part.shapes()}
 
 
@@ -143,6 +209,22 @@ def _layer_tensors(layer: LayerSpec, hidden: int, names: CheckpointNames, at: st
     )
 
 
+def _with_inputs(
+    tensors: LayerTensors, spec: ModelSpec, layer: LayerSpec, names: CheckpointNames, at: str
+) -> LayerTensors:
+    """Return a layer's tensors with those of its inputs, and its factor of the stream."""
+    if layer.has_scalar:
+        tensors = tensors._replace(scalar=at + names.scalar)
+    if spec.layer_inputs is None:
+        return tensors
+    size, hidden = spec.layer_inputs.size, spec.hidden_size
+    return tensors._replace(
+        input_gate=linear(at, (names.input_gate, size), inputs=hidden),
+        input_projection=linear(at, (names.input_projection, hidden), inputs=size),
+        input_norm=NormTensor(at + names.input_norm, hidden, layer.norm),
+    )
+
+
 def _expert_tensors(
     experts: Experts, hidden: int, names: CheckpointNames, at: str
 ) -> ExpertTensors:
@@ -166,6 +248,31 @@ def _expert_tensors(
         down=tuple(
             LinearTensors((at + names.expert_down.format(n),), (hidden,), inner) for n in numbers
         ),
-        choice_bias=at + names.choice_bias if experts.has_choice_bias else None,
-        choice_bias_shape=(*(1,) * (names.choice_bias_axes - 1), experts.num),
+        numbers=_expert_numbers(experts, names, at),
+        norms=_expert_norms(experts, hidden, names, at),
+    )
+
+
+def _expert_numbers(
+    experts: Experts, names: CheckpointNames, at: str
+) -> dict[str, tuple[str, Shape]]:
+    numbers: dict[str, tuple[str, Shape]] = {}
+    if experts.has_choice_bias:
+        shape = (*(1,) * (names.choice_bias_axes - 1), experts.num)
+        numbers["choice_bias"] = at + names.choice_bias, shape
+    if experts.has_factors:
+        numbers["factors"] = at + names.factors, (experts.num,)
+    return numbers
+
+
+def _expert_norms(
+    experts: Experts, hidden: int, names: CheckpointNames, at: str
+) -> ExpertNormTensors | None:
+    norm = experts.own_norm
+    if norm is None:
+        return None
+    others = names.experts_norm, names.shared_norm_after, names.experts_norm_after
+    return ExpertNormTensors(
+        NormTensor(at + names.router_norm, hidden, norm, stored="scale"),
+        *(NormTensor(at + name, hidden, norm) for name in others),
     )

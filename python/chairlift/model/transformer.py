@@ -54,12 +54,16 @@ class Transformer:
         tables[None] = torch.empty(num_positions, 0, device=device)
         self._layer_views = LayerViews(spec, backend, config.dtype)
         self._last_kept = spec.last_kept
-        self._embedding_multiplier = float(
-            torch.tensor(spec.embedding.multiplier).to(weights.embedding.dtype)
-        )
+        dtype = weights.embedding.dtype
+        self._embedding_multiplier = _rounded(spec.embedding.multiplier, dtype)
+        self._input_multiplier = 1.0
+        if spec.layer_inputs is not None:
+            self._input_multiplier = _rounded(spec.layer_inputs.multiplier, dtype)
         self.layers = [
-            DecoderLayer(spec, number, own_weights, backend, tables)
-            for number, own_weights in enumerate(weights.layers)
+            DecoderLayer(spec, number, own_weights, backend, tables, group)
+            for number, (own_weights, group) in enumerate(
+                zip(weights.layers, spec.layer_groups, strict=True)
+            )
         ]
         # The norm after each layer: before the first half of the next one, at last the final norm.
         norms = [layer.first_norm for layer in weights.layers]
@@ -137,6 +141,7 @@ class Transformer:
         kernels, last = self.backend.kernels, self.layers[-1]
         multiplier = self._embedding_multiplier
         kernels.select_rows(self.weights.embedding, input_ids, buffers.x, multiplier)
+        self._compute_layer_inputs(input_ids, buffers)
         if self._first_norm is not None:
             self._first_norm(kernels, buffers.x, buffers.normed)
         # One view per layer and per KV group, made once per pass.
@@ -163,6 +168,18 @@ class Transformer:
             buffers = layer.add_feed_forward(buffers, next_norm, rows)
         return buffers.normed
 
+    def _compute_layer_inputs(self, input_ids: Tensor, buffers: Buffers) -> None:
+        """Compute what each layer gets of each token, from its id and its embedding."""
+        own, weights = self.config.spec.layer_inputs, self.weights.layer_inputs
+        if own is None or weights is None:
+            return
+        kernels, inputs, context = self.backend.kernels, buffers.layer_inputs, buffers.context
+        weights.context(buffers.x, out=inputs)
+        kernels.rms_norm(inputs, weights.norm, own.norm_eps, out=context)
+        kernels.select_rows(weights.embedding, input_ids, inputs, self._input_multiplier)
+        kernels.add_scaled(inputs, context)
+        kernels.scale(inputs, 2**-0.5)
+
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Score the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
         assert self.weights.head is not None, "of all but encoders"
@@ -181,3 +198,7 @@ class Transformer:
         weights, config = self.weights, self.config
         device, stream_dtype = weights.embedding.device, weights.final_norm.weight.dtype
         return Buffers.empty(config.spec, num_tokens, config.dtype, device, stream_dtype)
+
+
+def _rounded(number: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(number).to(dtype))

@@ -15,6 +15,25 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Embeddings of each token for each layer, of a table of their own (Gemma 3n and 4).
+
+    `(table[token] * multiplier + norm(map of the embedding)) / sqrt(2)`, of which a layer adds to
+    the stream, behind its feed-forward, a map of `activation(map of the stream) * its part`.
+    """
+
+    vocab_size: int
+    """Rows of the table."""
+    size: int
+    """Numbers for a layer."""
+    multiplier: float
+    """Of the rows; rounded to the dtype of the table."""
+    norm_eps: float
+    """Of the root mean square norm of each layer's part in the map."""
+    activation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The linear layer that scores the vocabulary."""
 

@@ -63,7 +63,8 @@ class WeightReader:
 
     def norm(self, norm: NormTensor) -> Norm:
         """Read a norm of the residual stream."""
-        weight = self._joined([f"{norm.name}.weight"], self.stream_dtype).to(self.device)
+        name = f"{norm.name}.{norm.stored}"
+        weight = self._joined([name], self.stream_dtype).to(self.device)
         if not norm.has_bias:
             return Norm(norm.norm, weight)
         bias = self._joined([f"{norm.name}.bias"], self.stream_dtype).to(self.device)

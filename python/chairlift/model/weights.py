@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from chairlift.model.mixer_tensors import RecurrentTensors
 from chairlift.model.norms import Norm
 from chairlift.model.recurrent import RecurrentWeights
 from chairlift.model.spec import Experts, LayerSpec
-from chairlift.model.tensors import ExpertTensors, LayerTensors, ModelTensors
+from chairlift.model.tensors import ExpertTensors, LayerInputTensors, LayerTensors, ModelTensors
 from chairlift.model.weight_reader import WeightReader
 
 
@@ -51,11 +52,30 @@ class LayerWeights:
     feed_forward_norm_after: Norm | None = None
     experts: "ExpertWeights | None" = None
     recurrent: RecurrentWeights | None = None
+    input_gate: LinearLayer | None = None
+    """H to what the layer's inputs are multiplied by."""
+    input_projection: LinearLayer | None = None
+    """Inputs to H."""
+    input_norm: Norm | None = None
+    scalar: Tensor | None = None
+    """float32 `[1]`: the stream is multiplied by it behind the layer."""
 
     @property
     def first_norm(self) -> Norm | None:
         """Of the inputs of the first half; None where that gets the stream itself."""
         return self.feed_forward_norm if self.attention_norm is None else self.attention_norm
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputWeights:
+    """What gives each layer inputs of its own."""
+
+    embedding: Tensor
+    """`[vocab_size, num_layers * size]`"""
+    context: LinearLayer
+    """H to the inputs of all layers."""
+    norm: Tensor
+    """`[size]`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +87,21 @@ class ExpertWeights:
     packed: ExpertLayers
     """The experts, and how their scores choose them."""
     num_bytes: int
-    """Of the experts and the router."""
+    """Of the experts, the router and the norms."""
+    norms: "ExpertNorms | None" = None
+
+
+class ExpertNorms(NamedTuple):
+    """The norms of experts that are apart from those of their layer."""
+
+    router: Norm
+    """Of the stream, for the router."""
+    before: Norm
+    """Of the stream, for the experts."""
+    shared_after: Norm
+    """Of what the shared one adds."""
+    after: Norm
+    """Of what the experts add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +114,7 @@ class Weights:
     final_norm: Norm
     head: LinearLayer | None
     """H to `vocab_size`; None of an encoder."""
+    layer_inputs: LayerInputWeights | None = None
 
 
 def layer_format(quantize: Quantize) -> str | None:
@@ -159,7 +194,19 @@ def load_weights(
             head=None
             if tensors.head is None
             else _load_head(reader, tensors, embedding, head_format(quantize)),
+            layer_inputs=_load_layer_inputs(reader, tensors.layer_inputs, weight_format),
         )
+
+
+def _load_layer_inputs(
+    reader: WeightReader, tensors: LayerInputTensors | None, weight_format: str | None
+) -> LayerInputWeights | None:
+    if tensors is None:
+        return None
+    norm = reader.head_norm(tensors.norm)
+    assert norm is not None, "there is one"
+    context = reader.linear(tensors.context, weight_format)
+    return LayerInputWeights(reader.matrix(tensors.embedding), context, norm)
 
 
 def _load_head(
@@ -195,6 +242,10 @@ def _load_layer(
         recurrent=None
         if layer.recurrent is None
         else _load_recurrent(reader, layer.recurrent, weight_format),
+        input_gate=reader.optional_linear(layer.input_gate, weight_format),
+        input_projection=reader.optional_linear(layer.input_projection, weight_format),
+        input_norm=reader.optional_norm(layer.input_norm),
+        scalar=None if layer.scalar is None else reader.numbers(layer.scalar),
     )
 
 
@@ -228,10 +279,17 @@ def _load_experts(
             raise ModelError(message)
     gate_up = [reader.linear(part, weight_format) for part in tensors.gate_up]
     down = [reader.linear(part, weight_format) for part in tensors.down]
-    choice_bias = tensors.choice_bias
-    bias = None if choice_bias is None else reader.numbers(choice_bias).flatten().tolist()
+    numbers = {
+        part: reader.numbers(name).flatten().tolist() for part, (name, _) in tensors.numbers.items()
+    }
+    norms = None
+    if tensors.norms is not None:
+        norms = ExpertNorms._make(map(reader.norm, tensors.norms))
+        # What the router gets is divided by the root of its inputs.
+        norms.router.weight.mul_(router.in_features**-0.5)
     return ExpertWeights(
         router,
-        reader.kernels.experts(gate_up, down, spec, bias),
-        sum(layer.num_bytes for layer in (router, *gate_up, *down)),
+        reader.kernels.experts(gate_up, down, spec, **numbers),
+        sum(part.num_bytes for part in (router, *gate_up, *down, *(norms or ()))),
+        norms,
     )

@@ -209,6 +209,8 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("recurrent states", spec.has_state),
         ("layers of different heads", len(spec.shapes) > 1),
         ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
+        ("inputs of each layer", spec.layer_inputs is not None),
+        ("factors behind layers", any(layer.has_scalar for layer in spec.layers)),
         ("norms of values", any(own.value_norm_eps is not None for own in attentions)),
         ("output gates", any(own.has_gate for own in attentions)),
         ("layer norms", any(isinstance(norm, LayerNorm) for norm in norms)),

@@ -45,7 +45,8 @@ def experts(
     gate_up: Sequence[LinearLayer],
     down: Sequence[LinearLayer],
     rules: ExpertRules,
-    choice_bias: Sequence[float] | None,
+    choice_bias: Sequence[float] | None = None,
+    factors: Sequence[float] | None = None,
 ) -> ExpertLayers:
     """Refuse: there is no such kernel."""
     raise NotImplementedError(REFUSED)

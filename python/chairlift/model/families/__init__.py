@@ -7,6 +7,7 @@ from chairlift.model.families.cohere2 import COHERE2
 from chairlift.model.families.falcon_h1 import FALCON_H1
 from chairlift.model.families.family import Family
 from chairlift.model.families.gemma import EMBEDDING_GEMMA, GEMMA2, GEMMA3
+from chairlift.model.families.gemma4 import GEMMA4, GEMMA4_WITH_VISION
 from chairlift.model.families.granite import GRANITE, GRANITE_HYBRID
 from chairlift.model.families.hybrids import (
     LFM2,
@@ -38,6 +39,8 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen3ForCausalLM": QWEN3,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma4ForCausalLM": GEMMA4,
+    "Gemma4ForConditionalGeneration": GEMMA4_WITH_VISION,
     "Phi3ForCausalLM": PHI3,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,

@@ -9,12 +9,13 @@ from chairlift.model.rope import (
     Llama3Scaling,
     LongRopeScaling,
     PositionScale,
+    ProportionalScaling,
     Rope,
     Scaling,
     YarnScaling,
 )
 
-_TYPES = {"default": 0, "linear": 0, "llama3": 0, "yarn": 0, "longrope": 0}
+_TYPES = {"default": 0, "linear": 0, "llama3": 0, "yarn": 0, "longrope": 0, "proportional": 0}
 
 
 def rope(
@@ -30,6 +31,8 @@ def rope(
     """
     values = _rope_fields(fields, kind, theta)
     share = values.number("partial_rotary_factor", default=1.0, positive=True)
+    if values.values["rope_type"] == "proportional":
+        return _proportional(values, head_dim, share)
     rotary_dim = int(head_dim * share)
     if share != 1.0 and (share > 1.0 or rotary_dim < 2 or rotary_dim % 2):
         values.fail("partial_rotary_factor", f"an even share of {head_dim}")
@@ -38,6 +41,14 @@ def rope(
         _scaling(fields, values, rotary_dim),
         rotary_dim if rotary_dim < head_dim else None,
     )
+
+
+def _proportional(values: Fields, head_dim: int, share: float) -> Rope:
+    num_pairs = int(share * head_dim // 2)
+    if share > 1.0 or num_pairs < 1:
+        values.fail("partial_rotary_factor", f"a share of {head_dim} with a pair")
+    factor = values.optional_number("factor", positive=True) or 1.0
+    return Rope(values.number("rope_theta", positive=True), ProportionalScaling(num_pairs, factor))
 
 
 def position_scale(fields: Fields) -> PositionScale | None:
