@@ -15,16 +15,10 @@ from chairlift.kernels.cuda.device import Accelerator
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
 from chairlift.model.kv_cache import allocate_kv_cache
+from chairlift.model.layer_parts import Attention, Mlp, RmsNorm
 from chairlift.model.norms import Norm
 from chairlift.model.rope import Rope
-from chairlift.model.spec import (
-    Attention,
-    LayerShape,
-    LayerSpec,
-    Mlp,
-    ModelSpec,
-    RmsNorm,
-)
+from chairlift.model.spec import LayerShape, LayerSpec, ModelSpec
 from chairlift.model.transformer import Transformer
 from chairlift.model.vocabulary import Embedding, Head
 from chairlift.model.weights import LayerWeights, Weights

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from chairlift import reference
 from chairlift._core import cpu_features
 from chairlift.attention import AttentionBackend, AttentionMetadata
 from chairlift.attention.backend import Scoring
@@ -66,7 +67,14 @@ def batch(rows, *, num_heads, num_kv_heads, head_dim, dtype, seed=0) -> Batch:
     )
 
 
-def attend(backend: AttentionBackend, batch: Batch, dtype: torch.dtype, window=None, cache=None):
+def attend(
+    backend: AttentionBackend,
+    batch: Batch,
+    dtype: torch.dtype,
+    window=None,
+    sinks=None,
+    cache=None,
+) -> Tensor:
     heads, head_dim = batch.key.shape[1:]
     if cache is None:
         cache = backend.allocate(1, batch.num_blocks, heads, BLOCK, head_dim, dtype)[0]
@@ -78,7 +86,7 @@ def attend(backend: AttentionBackend, batch: Batch, dtype: torch.dtype, window=N
         cache,
         batch.metadata,
         group=1,
-        scoring=Scoring(batch.key.shape[2] ** -0.5, window),
+        scoring=Scoring(batch.key.shape[2] ** -0.5, window, sinks=sinks),
     )
 
 
@@ -115,6 +123,29 @@ def test_the_null_block_behind_a_window_is_not_read(backend, window):
         num_freed += num_behind
     assert num_freed > 0
     assert torch.equal(attend(backend, rows, torch.float32, window), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 20])
+def test_sinks_take_weight_in_kernel_and_twin(dtype, window):
+    rows = batch(ROWS, num_heads=4, num_kv_heads=2, head_dim=32, dtype=dtype)
+    sinks = torch.tensor([-30.0, 0.4, 1.5, 30.0])
+    got = attend(CpuBackend(), rows, dtype, window, sinks)
+    expected = attend(ReferenceBackend(), rows, torch.float64, window, sinks)
+    torch.testing.assert_close(got.double(), expected, rtol=2.0**-8, atol=2.0**-7)
+    # From none of the weight to all of it.
+    without = attend(ReferenceBackend(), rows, torch.float64, window)
+    torch.testing.assert_close(expected[:, 0], without[:, 0])
+    assert (expected[:, 1:3] / without[:, 1:3]).max() < 1
+    assert expected[:, 3].abs().max() < 1e-6
+
+
+def test_the_twin_has_the_sinks_of_the_formula():
+    rows = batch([(50, 50)], num_heads=4, num_kv_heads=2, head_dim=16, dtype=torch.float64)
+    sinks = torch.tensor([-1.0, 0.4, 1.5, 3.0])
+    expected = reference.attention(rows.query, rows.key, rows.value, 0.25, 20, sinks=sinks)
+    got = attend(ReferenceBackend(), rows, torch.float64, 20, sinks)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_twin_agrees_with_torch():
@@ -172,7 +203,7 @@ def test_a_layer_among_others_of_a_block_has_the_bits_of_one_alone(backend):
     pool.fill_(torch.nan if pool.is_floating_point() else -1)
     cache = backend.layer_of_mixed(pool, before, num_bytes, 2)
     expected = attend(backend, rows, dtype, 20)
-    assert torch.equal(attend(backend, rows, dtype, 20, cache), expected)
+    assert torch.equal(attend(backend, rows, dtype, 20, cache=cache), expected)
     others = pool.clone().view(torch.int8)[0]
     others[:, before : before + num_bytes] = 0
     assert others.eq(others[0]).all(), "nothing is written beside the layer"

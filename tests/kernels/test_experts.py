@@ -128,6 +128,23 @@ def test_a_clamped_gate_is_that_of_gpt_oss():
     torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-5)
 
 
+def test_each_expert_adds_its_biases():
+    x, logits = randn(4, HIDDEN), randn(4, NUM, seed=3)
+    gate_up, down = weights()
+    first, second = randn(NUM, 2 * INNER, seed=5), randn(NUM, HIDDEN, seed=6)
+    layers = (
+        [_core.Linear(weight, bias) for weight, bias in zip(*parts, strict=True)]
+        for parts in ((gate_up, first), (down, second))
+    )
+    out = run(_core.Experts(*layers, top_k=2, scores="softmax_of_chosen"), x, logits)
+    inner = reference.activate_mul(torch.einsum("th,eih->tei", x, gate_up) + first, "silu")
+    chosen = route(logits, 2, "softmax_of_chosen")
+    expected = torch.einsum(
+        "teh,te->th", torch.einsum("tei,ehi->teh", inner, down) + second, chosen
+    )
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_layers_that_do_not_fit_are_refused():
     layer, other = _core.Linear(torch.ones(8, 4)), _core.Linear(torch.ones(4, 4))
     rules = {"top_k": 1, "scores": "softmax"}

@@ -33,7 +33,8 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
             # States remember some twenty tokens.
             parameter.sub_(3.0)
         # Matrices keep the size of what passes through them; vectors stray far from neutral.
-        is_small = parameter.ndim == 1 or "embed" in name or "correction" in name
+        is_vector = parameter.ndim == 1 or name.endswith("bias")
+        is_small = is_vector or "embed" in name
         # Of three axes the last is that of the inputs, as of two.
         scale = 0.2 if is_small else parameter.shape[-1] ** -0.5
         parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)

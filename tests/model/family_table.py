@@ -3,6 +3,7 @@
 from transformers import (
     Cohere2Config,
     Ernie4_5_MoeConfig,
+    GptOssConfig,
     GraniteConfig,
     GraniteMoeConfig,
     LlamaConfig,
@@ -202,6 +203,31 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "moe_intermediate_size": 32,
             "moe_num_shared_experts": 2,
             "pad_token_id": 0,
+        },
+    ),
+    "gpt-oss, sinks, windows, clamped gates": (
+        GptOssConfig,
+        {
+            "head_dim": 16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 48,
+            "sliding_window": 20,
+            "swiglu_limit": 0.7,
+            "swiglu_alpha": 1.3,
+            "rope_parameters": {**YARN_ROPE, "truncate": False},
+        },
+    ),
+    "gpt-oss, no biases of attention, no window": (
+        GptOssConfig,
+        {
+            "head_dim": 32,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 48,
+            "attention_bias": False,
+            "layer_types": ["full_attention"] * 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
         },
     ),
     "cohere2, parallel halves": (

@@ -13,8 +13,9 @@ from chairlift.engine.loading.devices import layer_obstacle
 from chairlift.errors import ModelError
 from chairlift.model.config import GenerationDefaults, ModelConfig
 from chairlift.model.families import FAMILIES as OUR_FAMILIES
+from chairlift.model.layer_parts import Attention, RmsNorm
 from chairlift.model.rope import LinearScaling, Llama3Scaling, Rope
-from chairlift.model.spec import Attention, RmsNorm
+from transformers import GptOssConfig
 
 from tests.model.families import FAMILIES
 
@@ -76,6 +77,19 @@ def test_absent_values_take_the_defaults_of_transformers(load):
     assert config.eos_token_ids == ()
     assert config.bos_token_id is None
     assert config.generation == GenerationDefaults()
+
+
+def test_absent_values_of_a_family_are_those_of_its_class(tmp_path):
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
+    sizes = {"num_attention_heads": 16, **{name: LLAMA[name] for name in names}}
+    architectures = ["GptOssForCausalLM"]
+    specs = []
+    for fields in (sizes, GptOssConfig(**sizes).to_dict()):
+        text = json.dumps({**fields, "architectures": architectures})
+        (tmp_path / "config.json").write_text(text)
+        specs.append(ModelConfig.load(tmp_path).spec)
+    assert specs[0] == specs[1]
+    assert specs[0].kv_windows == (128, None)
 
 
 def test_null_counts_as_absent(load):
@@ -291,6 +305,14 @@ UNSUPPORTED = {
     "layer kind": (
         {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["chunked_attention"] * 2},
         "layer_types",
+    ),
+    "an activation beside clamped gates": (
+        {"architectures": ["GptOssForCausalLM"], "hidden_act": "gelu"},
+        'hidden_act: expected silu, got "gelu"',
+    ),
+    "a limit of nothing": (
+        {"architectures": ["GptOssForCausalLM"], "swiglu_limit": 0},
+        "swiglu_limit: expected a number above 0",
     ),
     "windows of mistral": (
         {"architectures": ["MistralForCausalLM"], "layer_types": ["full_attention"] * 2},

@@ -118,7 +118,8 @@ def angles_of(reference, kind):
     cos, sin = rotary(torch.zeros(1), positions, **extra)
     if rotary.config.model_type == "cohere2":
         return torch.cat((cos[0, :, ::2], sin[0, :, ::2]), dim=-1)
-    half = cos.shape[-1] // 2
+    # One number for each pair, or for each of a pair.
+    half = cos.shape[-1] // (1 if rotary.config.model_type == "gpt_oss" else 2)
     return torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)
 
 

@@ -112,6 +112,8 @@ class Scoring(NamedTuple):
     """A token sees itself and the `window - 1` before it; None sees all."""
     soft_cap: float | None = None
     """A score `s` becomes `soft_cap * tanh(s / soft_cap)`."""
+    sinks: Tensor | None = None
+    """float32 `[num_heads]`: the score of one more key, whose value is zero."""
 
 
 class AttentionBackend(Protocol):

@@ -50,6 +50,7 @@ class CpuBackend(AttentionBackend):
             block_size=metadata.block_size,
             window=scoring.window,
             soft_cap=scoring.soft_cap,
+            sinks=scoring.sinks,
         )
         return out
 

@@ -38,7 +38,7 @@ class PackedBackend(AttentionBackend):
         scoring: Scoring,
         out: Tensor | None = None,
     ) -> Tensor:
-        assert scoring.soft_cap is None, "of no encoder"
+        assert (scoring.soft_cap, scoring.sinks) == (None, None), "of no encoder"
         if out is None:
             out = torch.empty(query.shape, dtype=query.dtype)
         _core.full_attention(

@@ -45,6 +45,11 @@ class State:
         self.o = self.o * factor.unsqueeze(-1) + (weights.unsqueeze(-2) @ values).squeeze(-2)
         self.m = m
 
+    def add_sink(self, scores: Tensor) -> None:
+        """Add a token of these scores `[...]`, whose value is zero."""
+        zeros = torch.zeros_like(self.o).unsqueeze(-2)
+        self.update(scores.unsqueeze(-1), zeros)
+
     def merge(self, other: "State") -> None:
         """Join the state of the same queries over other tokens."""
         m = torch.maximum(self.m, other.m)
@@ -127,4 +132,7 @@ def _attend_row(
         # A token that no query of the row may see any more can hold anything.
         value = torch.where(is_seen.any(0)[:, None], value, 0)
         state.update(scores, value.unsqueeze(1))
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.to(grouped.dtype).view(num_kv_heads, -1)
+        state.add_sink(sinks.expand(num_queries, -1, -1))
     return state.normalize().flatten(1, 2)

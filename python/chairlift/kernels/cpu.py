@@ -129,6 +129,8 @@ class Experts:
             multiplier=rules.multiplier,
             gated=rules.gated,
             factors=factors,
+            limit=rules.limit,
+            alpha=rules.alpha,
         )
 
     def __call__(self, x: Tensor, logits: Tensor, out: Tensor) -> None:

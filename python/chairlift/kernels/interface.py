@@ -50,6 +50,14 @@ class ExpertRules(Protocol):
         """Between both layers of an expert."""
 
     @property
+    def limit(self) -> float | None:
+        """Of gates from above and of ups from both sides, with another gate; None clamps none."""
+
+    @property
+    def alpha(self) -> float:
+        """Factor of a gate before its sigmoid, where there is a limit."""
+
+    @property
     def least_sum(self) -> float | None:
         """The weights of a token are divided by their sum, which is at least this."""
 

@@ -124,18 +124,18 @@ def _local_name(path: Path) -> str:
 
 def describe(path: Path) -> Description:
     """Read the headers of a model; whatever is wrong with it is its obstacle."""
-    obstacle, scheme, tensors = "", None, Counter[str]()
+    obstacle, scheme, names, tensors = "", None, None, Counter[str]()
     try:
         if is_encoder(path):
             family = load_encoder_config(path).architecture
         else:
             config = ModelConfig.load(path)
-            family, scheme = config.architecture, config.scheme
+            family, scheme, names = config.architecture, config.scheme, config.names
     except Exception as error:  # one model does not keep others from the list
         obstacle, family = _reason(path, error), _named_family(path)
     try:
         with ExitStack() as files:
-            for tensor in Checkpoint.open(path, files, scheme).tensors.values():
+            for tensor in Checkpoint.open(path, files, scheme, names).tensors.values():
                 tensors[tensor.dtype] += tensor.num_bytes
     except Exception as error:
         obstacle = obstacle or _reason(path, error)

@@ -12,6 +12,7 @@ from chairlift.errors import ModelError
 from chairlift.model.fields import either, one_line, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import DIVISORS, open_gguf
+from chairlift.model.names import CheckpointNames
 from chairlift.model.quantized.groups import GroupedTensor
 from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.safetensors import open_file
@@ -30,13 +31,20 @@ class Checkpoint:
     tensors: Mapping[str, WeightTensor]
 
     @classmethod
-    def open(cls, model: Path, files: ExitStack, scheme: Scheme | None = None) -> "Checkpoint":
+    def open(
+        cls,
+        model: Path,
+        files: ExitStack,
+        scheme: Scheme | None = None,
+        names: CheckpointNames | None = None,
+    ) -> "Checkpoint":
         """Open the files of a model folder, or a GGUF file; they close with `files`.
 
         Args:
             model: The folder or file.
             files: Takes the open files.
             scheme: How layers are quantized, where config.json says so.
+            names: What the checkpoint calls its parts; None of one without experts.
 
         Raises:
             ModelError: A file is missing, truncated or corrupt.
@@ -48,15 +56,14 @@ class Checkpoint:
         index = folder / "model.safetensors.index.json"
         single = folder / "model.safetensors"
         if single.exists() or not index.exists():
-            return cls(single, _layers(with_experts_apart(_open(single, files)), scheme))
+            return cls(single, _layers(_open(single, files), scheme, names))
         weight_map = _read_index(index)
         shards = {shard: _open(folder / shard, files) for shard in sorted(set(weight_map.values()))}
         for name, shard in weight_map.items():
             if name not in shards[shard]:
                 _fail(folder / shard, name, f"missing, though {index.name} says that it is here")
         listed = {name: shards[shard][name] for name, shard in weight_map.items()}
-        stored = with_experts_apart(listed)
-        return cls(index, _layers(stored, scheme))
+        return cls(index, _layers(listed, scheme, names))
 
     def without(self, beginnings: tuple[str, ...]) -> "Checkpoint":
         """Return the tensors whose names begin with none of these."""
@@ -92,9 +99,11 @@ class Checkpoint:
 
 
 def _layers(
-    stored: Mapping[str, StoredTensor], scheme: Scheme | None
+    stored: Mapping[str, StoredTensor], scheme: Scheme | None, names: CheckpointNames | None
 ) -> Mapping[str, WeightTensor]:
-    return stored if scheme is None else scheme.tensors(stored)
+    are_transposed = names is not None and names.experts_transposed
+    apart = with_experts_apart(stored, are_transposed=are_transposed)
+    return apart if scheme is None else scheme.tensors(apart)
 
 
 def _open(path: Path, files: ExitStack) -> dict[str, StoredTensor]:

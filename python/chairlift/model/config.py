@@ -23,10 +23,11 @@ from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import NAMES, read_config, read_divisors
 from chairlift.model.gguf.reader import GgufHeader
+from chairlift.model.layer_parts import Attention
 from chairlift.model.names import CheckpointNames
 from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.rope import DividedScaling
-from chairlift.model.spec import Attention, ModelSpec
+from chairlift.model.spec import ModelSpec
 from chairlift.model.stored import DTYPES, with_experts_apart
 from chairlift.model.tensors import ModelTensors
 
@@ -113,7 +114,7 @@ class ModelConfig:
             eos_token_ids=eos_token_ids,
             bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
             generation=generation,
-            block_types=_block_types(model, scheme, dtype),
+            block_types=_block_types(model, scheme, family.names, dtype),
             ignored=family.ignored + ModelTensors.unused(spec, family.names),
             scheme=scheme,
         )
@@ -210,12 +211,14 @@ def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Famil
     return name, family, fields.with_defaults(family.defaults)
 
 
-def _block_types(folder: Path, scheme: Scheme | None, dtype: Dtype) -> Mapping[str, str]:
+def _block_types(
+    folder: Path, scheme: Scheme | None, names: CheckpointNames, dtype: Dtype
+) -> Mapping[str, str]:
     """Return the block types of a quantized checkpoint's tensors."""
     if scheme is None or dtype is not Dtype.AUTO:
         return {}
     with ExitStack() as files:
-        tensors = Checkpoint.open(folder, files, scheme).tensors
+        tensors = Checkpoint.open(folder, files, scheme, names).tensors
     return {n: tensor.dtype for n, tensor in tensors.items() if tensor.dtype in _core.BLOCK_TYPES}
 
 

@@ -9,9 +9,10 @@ from chairlift.attention.backend import AttentionBackend, Rotation, Scoring
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.model.adapters.tables import LayerAdapters
 from chairlift.model.buffers import Buffers, HeadBuffers
+from chairlift.model.layer_parts import Attention, Mlp
 from chairlift.model.norms import Norm
 from chairlift.model.recurrent import LayerStates, RecurrentMixer
-from chairlift.model.spec import Attention, Mlp, ModelSpec, RopeTable
+from chairlift.model.spec import ModelSpec, RopeTable
 from chairlift.model.vocabulary import LayerInputs
 from chairlift.model.weights import ExpertNorms, ExpertWeights, LayerWeights
 
@@ -54,7 +55,7 @@ class DecoderLayer:
         """Which of the model's heads the layer projects; None without attention."""
         if (own := spec.attention) is not None:
             self.rotation = _rotation(own, weights, tables)
-            self.scoring = Scoring(own.scale, own.window, own.soft_cap)
+            self.scoring = Scoring(own.scale, own.window, own.soft_cap, weights.sinks)
             self.heads = model.heads.index(own.heads)
         self.recurrent: RecurrentMixer | None = None
         if spec.recurrent is not None and weights.recurrent is not None:

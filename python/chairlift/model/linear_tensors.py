@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chairlift.model.spec import LayerNorm, NormSpec
+from chairlift.model.layer_parts import LayerNorm, NormSpec
 from chairlift.model.stored import Shape
 
 

@@ -202,11 +202,7 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
         is_own = not spec.head.is_tied or f"{config.names.head}.weight" in block_types
         ends += packed(tensors.head if is_own else tensors.embedding, head_format(quantize))
     numbers = sum(
-        _FLOAT32 * prod(shape)
-        for layer in tensors.layers
-        if layer.recurrent is not None
-        for own in layer.recurrent.numbers.values()
-        for shape in own.values()
+        _FLOAT32 * prod(shape) for layer in tensors.layers for shape in layer.numbers().values()
     )
     numbers += sum(_FLOAT32 * (layer.scalar is not None) for layer in tensors.layers)
     numbers += sum(map(value_norm_size, spec.layers)) * dtype.itemsize

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from chairlift.model.layer_parts import Attention
 from chairlift.model.linear_tensors import Interleaved, LinearTensors, NormTensor, linear
 from chairlift.model.names import CheckpointNames
 from chairlift.model.recurrence import Mamba2, Recurrent, ShortConv
-from chairlift.model.spec import Attention
 from chairlift.model.stored import Shape
 
 
@@ -37,6 +37,7 @@ class AttentionTensors(NamedTuple):
     output: LinearTensors | None
     query_norm: NormTensor | None = None
     key_norm: NormTensor | None = None
+    sinks: Mapping[str, Shape] = {}
 
 
 NO_ATTENTION = AttentionTensors(None, None)
@@ -73,6 +74,7 @@ def attention_tensors(
         linear(at, (names.output, hidden), inputs=query, bias=attention.out_bias),
         head_norm(names.query_norm, attention.num_heads),
         head_norm(names.key_norm, attention.num_kv_heads) if has_own else None,
+        {at + names.sinks: (attention.num_heads,)} if attention.has_sinks else {},
     )
 
 

@@ -25,6 +25,8 @@ class CheckpointNames:
     up: str
     """Of a feed-forward without a gate: its only layer but `down`."""
     down: str
+    sinks: str = ""
+    """The whole name of the sinks of attention."""
     attention_norm_after: str = ""
     """Of a norm of what attention adds to the stream."""
     feed_forward_norm_after: str = ""
@@ -62,6 +64,10 @@ class CheckpointNames:
     expert_down: str = "mlp.experts.{}.down_proj"
     expert_gate_up: str = ""
     """One tensor with the rows of gate and up, in the place of two."""
+    in_turn: bool = False
+    """Its rows are a gate, then an up, and so on, instead of all gates, then all ups."""
+    experts_transposed: bool = False
+    """The tensors of all experts of a layer have inputs before outputs, and biases beside them."""
     shared: str = "mlp.shared_experts"
     """Before the names of gate, up and down of one that is shared, whose last parts stay."""
     shared_gate: str = "mlp.shared_expert_gate"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from chairlift.kernels import Kernels
-from chairlift.model.spec import LayerNorm, NormSpec
+from chairlift.model.layer_parts import LayerNorm, NormSpec
 
 
 class Norm(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from io import FileIO
 from itertools import product
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -84,6 +84,8 @@ class StoredTensor:
     num_heads: int | None = None
     """Of a matrix of queries or keys whose rows lie in the order of llama.cpp: the two numbers that
     RoPE rotates together are neighbours, where `transformers` has them half a head apart."""
+    is_transposed: bool = False
+    """Of a matrix whose columns are stored one after the other."""
 
     def read(self, out: Tensor) -> None:
         """Read the values into a contiguous tensor of the same shape, and convert them.
@@ -91,7 +93,11 @@ class StoredTensor:
         Raises:
             ModelError: The file has become shorter, or cannot be read.
         """
-        if self.dtype in DTYPES:
+        if self.is_transposed:
+            columns = torch.empty(self.shape[::-1], dtype=out.dtype)
+            replace(self, shape=self.shape[::-1], is_transposed=False).read(columns)
+            out.copy_(columns.T)
+        elif self.dtype in DTYPES:
             self._read_numbers(out.view(-1))
         else:
             self._read_blocks(out.view(-1, self.shape[-1]))
@@ -167,39 +173,76 @@ class StoredTensor:
         raise ModelError(message)
 
 
-_PARTS_OF_EXPERTS: Final = {
-    "weight": ("weight",),
-    "gate_up_proj": ("gate_proj.weight", "up_proj.weight"),
-    "down_proj": ("down_proj.weight",),
+class _OfExpert(NamedTuple):
+    """What each expert has of a tensor of all experts."""
+
+    names: tuple[str, ...]
+    """Of its tensors, one part of the outputs each."""
+    num_axes: int = 3
+    """Of the tensor of all experts."""
+    is_transposed: bool = False
+
+
+_OF_EXPERT: Final = {
+    "weight": _OfExpert(("weight",)),
+    "gate_up_proj": _OfExpert(("gate_proj.weight", "up_proj.weight")),
+    "down_proj": _OfExpert(("down_proj.weight",)),
 }
-"""By the last part of the name of a tensor for all experts: those of one expert, in order."""
+"""By the last part of the name of a tensor of all experts."""
+_OF_TRANSPOSED: Final = {
+    f"{layer}{end}": _OfExpert((f"{layer}.{own}",), num_axes, is_transposed=own == "weight")
+    for layer in ("gate_up_proj", "down_proj")
+    for end, own, num_axes in (("", "weight", 3), ("_bias", "bias", 2))
+}
+"""The same of checkpoints that have inputs before outputs."""
 
 
-def with_experts_apart(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Return the tensors of a file, those of three axes as one of two for each expert.
+def with_experts_apart(
+    tensors: Mapping[str, StoredTensor], *, are_transposed: bool = False
+) -> dict[str, StoredTensor]:
+    """Return the tensors of a file, those of all experts as one or two of each expert.
 
     `NAME.weight` `[num_experts, outputs, inputs]` becomes `NAME.0.weight`, `NAME.1.weight`, ...;
     `NAME.gate_up_proj` becomes `NAME.0.gate_proj.weight`, `NAME.0.up_proj.weight`, ..., and
     `NAME.down_proj` becomes `NAME.0.down_proj.weight`, ...
+
+    Args:
+        tensors: Of the file.
+        are_transposed: `NAME.gate_up_proj` is `[num_experts, inputs, outputs]`, and becomes
+            `NAME.0.gate_up_proj.weight`, ..., as `NAME.gate_up_proj_bias` `[num_experts, outputs]`
+            becomes `NAME.0.gate_up_proj.bias`, ...; likewise `NAME.down_proj`.
     """
+    kinds = {**_OF_EXPERT, **_OF_TRANSPOSED} if are_transposed else _OF_EXPERT
     apart: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        own, _, kind = name.rpartition(".")
-        parts = _PARTS_OF_EXPERTS.get(kind, ())
-        num, outputs, _ = tensor.shape if parts and len(tensor.shape) == 3 else (0, 0, 0)
-        # A convolution of each channel has one input: it is no mixture of experts.
-        if not 1 <= num <= _MOST_EXPERTS or outputs == 1 or outputs % len(parts):
+        own, _, last = name.rpartition(".")
+        kind = kinds.get(last)
+        if kind is None or not _is_of_experts(tensor.shape, kind):
             apart[name] = tensor
             continue
-        step = tensor.num_bytes // num // len(parts)
-        shape = (outputs // len(parts), *tensor.shape[2:])
-        places = product(range(num), parts)
+        (num, outputs, *inputs), num_parts = tensor.shape, len(kind.names)
+        step = tensor.num_bytes // num // num_parts
+        shape = (outputs // num_parts, *inputs)
+        places = product(range(num), kind.names)
         for place, (expert, part) in enumerate(places):
             begin, part_name = tensor.begin + place * step, f"{own}.{expert}.{part}"
             apart[part_name] = replace(
-                tensor, name=part_name, shape=shape, begin=begin, num_bytes=step
+                tensor,
+                name=part_name,
+                shape=shape[::-1] if kind.is_transposed else shape,
+                begin=begin,
+                num_bytes=step,
+                is_transposed=kind.is_transposed,
             )
     return apart
+
+
+def _is_of_experts(shape: Shape, kind: _OfExpert) -> bool:
+    if len(shape) != kind.num_axes:
+        return False
+    num, outputs = shape[:2]
+    # A convolution of each channel has one input: it is no mixture of experts.
+    return 1 <= num <= _MOST_EXPERTS and outputs != 1 and outputs % len(kind.names) == 0
 
 
 def open_regular(path: Path, files: ExitStack) -> tuple[FileIO, int]:

@@ -6,7 +6,8 @@ The check of a checkpoint, the loader and the memory plan read the same lists.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from chairlift.model.linear_tensors import LinearTensors, NormTensor, linear
+from chairlift.model.layer_parts import Experts, RmsNorm
+from chairlift.model.linear_tensors import Interleaved, LinearTensors, NormTensor, linear
 from chairlift.model.mixer_tensors import (
     NO_ATTENTION,
     RecurrentTensors,
@@ -14,7 +15,7 @@ from chairlift.model.mixer_tensors import (
     recurrent_tensors,
 )
 from chairlift.model.names import CheckpointNames
-from chairlift.model.spec import Experts, LayerSpec, ModelSpec, RmsNorm
+from chairlift.model.spec import LayerSpec, ModelSpec
 from chairlift.model.stored import Shape
 
 
@@ -43,15 +44,20 @@ class LayerTensors(NamedTuple):
     input_norm: NormTensor | None = None
     scalar: str | None = None
     """Of one number."""
+    sinks: Mapping[str, Shape] = {}
+    """Those of attention, which has some or none."""
+
+    def numbers(self) -> dict[str, Shape]:
+        """Return the names and shapes of what is read as float32, and kept so."""
+        recurrent = {} if self.recurrent is None else self.recurrent.numbers
+        return {name: own[name] for own in (self.sinks, *recurrent.values()) for name in own}
 
     def parts(self) -> "Iterator[NormTensor | LinearTensors]":
-        """Yield each part but single numbers: of the choice of experts, of recurrent states."""
+        """Yield each part but single numbers: of the choice of experts, of states, of sinks."""
         for part in self:
-            if isinstance(part, str):
-                continue
             if isinstance(part, ExpertTensors | RecurrentTensors):
                 yield from part.parts()
-            elif part is not None:
+            elif isinstance(part, NormTensor | LinearTensors):
                 yield part
 
 
@@ -161,9 +167,7 @@ class ModelTensors(NamedTuple):
             parts.extend(layer.parts())
             if layer.experts is not None:
                 shapes |= dict(layer.experts.numbers.values())
-            if layer.recurrent is not None:
-                for own in layer.recurrent.numbers.values():
-                    shapes |= own
+            shapes |= layer.numbers()
             if layer.scalar is not None:
                 shapes[layer.scalar] = (1,)
         return shapes | {name: shape for part in parts for name, shape in part.shapes()}
@@ -233,20 +237,25 @@ def _expert_tensors(
     outputs: tuple[int, ...] = (inner,) * len(gates)
     if names.expert_gate_up:
         gates, outputs = [names.expert_gate_up], (sum(outputs),)
-    numbers = range(experts.num)
+    numbers, bias = range(experts.num), experts.bias
+    order = Interleaved(inner, (1, 1), (0, 1)) if names.in_turn else None
     return ExpertTensors(
         router=linear(
             at,
             (names.router, experts.num),
             *([(names.shared_gate, 1)] if experts.shared_is_gated else []),
             inputs=hidden,
+            bias=experts.router_bias,
         ),
         gate_up=tuple(
-            LinearTensors(tuple(at + gate.format(n) for gate in gates), outputs, hidden)
+            LinearTensors(
+                tuple(at + gate.format(n) for gate in gates), outputs, hidden, bias, order
+            )
             for n in numbers
         ),
         down=tuple(
-            LinearTensors((at + names.expert_down.format(n),), (hidden,), inner) for n in numbers
+            LinearTensors((at + names.expert_down.format(n),), (hidden,), inner, bias)
+            for n in numbers
         ),
         numbers=_expert_numbers(experts, names, at),
         norms=_expert_norms(experts, hidden, names, at),

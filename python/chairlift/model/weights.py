@@ -19,10 +19,11 @@ from chairlift.errors import ModelError
 from chairlift.kernels import ExpertLayers, Kernels, LinearLayer, cpu
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
+from chairlift.model.layer_parts import Experts
 from chairlift.model.mixer_tensors import RecurrentTensors
 from chairlift.model.norms import Norm
 from chairlift.model.recurrent import RecurrentWeights
-from chairlift.model.spec import Experts, LayerSpec
+from chairlift.model.spec import LayerSpec
 from chairlift.model.tensors import ExpertTensors, LayerInputTensors, LayerTensors, ModelTensors
 from chairlift.model.weight_reader import WeightReader
 
@@ -59,6 +60,8 @@ class LayerWeights:
     input_norm: Norm | None = None
     scalar: Tensor | None = None
     """float32 `[1]`: the stream is multiplied by it behind the layer."""
+    sinks: Tensor | None = None
+    """float32 `[num_heads]`, of attention."""
 
     @property
     def first_norm(self) -> Norm | None:
@@ -170,7 +173,8 @@ def load_weights(
     tensors = ModelTensors.of(config.spec, config.names)
     head_name = f"{config.names.head}.weight"
     with ExitStack() as files:
-        checkpoint = Checkpoint.open(model, files, config.scheme).without(config.ignored)
+        checkpoint = Checkpoint.open(model, files, config.scheme, config.names)
+        checkpoint = checkpoint.without(config.ignored)
         is_tied = config.spec.head.is_tied
         checkpoint.check(tensors.shapes(), optional={head_name} if is_tied else ())
         reader = WeightReader(
@@ -246,6 +250,7 @@ def _load_layer(
         input_projection=reader.optional_linear(layer.input_projection, weight_format),
         input_norm=reader.optional_norm(layer.input_norm),
         scalar=None if layer.scalar is None else reader.numbers(layer.scalar),
+        sinks=next(map(reader.numbers, layer.sinks), None),
     )
 
 

@@ -26,7 +26,8 @@ from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
 from chairlift.model.config import ModelConfig
-from chairlift.model.spec import LayerNorm, ModelSpec
+from chairlift.model.layer_parts import LayerNorm
+from chairlift.model.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +213,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("inputs of each layer", spec.layer_inputs is not None),
         ("factors behind layers", any(layer.has_scalar for layer in spec.layers)),
         ("norms of values", any(own.value_norm_eps is not None for own in attentions)),
+        ("attention sinks", any(own.has_sinks for own in attentions)),
         ("output gates", any(own.has_gate for own in attentions)),
         ("layer norms", any(isinstance(norm, LayerNorm) for norm in norms)),
         ("norms of weights less 1", any(getattr(norm, "plus_one", False) for norm in norms)),

@@ -8,6 +8,7 @@ from chairlift.model.families.falcon_h1 import FALCON_H1
 from chairlift.model.families.family import Family
 from chairlift.model.families.gemma import EMBEDDING_GEMMA, GEMMA2, GEMMA3
 from chairlift.model.families.gemma4 import GEMMA4, GEMMA4_WITH_VISION
+from chairlift.model.families.gpt_oss import GPT_OSS
 from chairlift.model.families.granite import GRANITE, GRANITE_HYBRID
 from chairlift.model.families.hybrids import (
     LFM2,
@@ -65,6 +66,7 @@ FAMILIES: Mapping[str, Family] = {
     "NemotronHForCausalLM": NEMOTRON_H,
     "FalconH1ForCausalLM": FALCON_H1,
     "OlmoHybridForCausalLM": OLMO_HYBRID,
+    "GptOssForCausalLM": GPT_OSS,
 }
 """By the name in `architectures` of config.json."""
 

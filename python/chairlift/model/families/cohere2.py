@@ -13,7 +13,8 @@ from chairlift.model.families.family import (
     windows_by_kind,
 )
 from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerNorm, LayerSpec, ModelSpec
+from chairlift.model.layer_parts import LayerNorm
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from chairlift.model.families.family import Family, attention, decoder, mlp, rms_norm
 from chairlift.model.families.granite import MAMBA_DEFAULTS, MAMBA_NAMES, mamba
 from chairlift.model.fields import Fields
+from chairlift.model.layer_parts import Attention
 from chairlift.model.recurrence import Mamba2
-from chairlift.model.spec import Attention, LayerSpec, ModelSpec
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _multipliers(fields: Fields, name: str, count: int) -> list[float]:

@@ -5,16 +5,9 @@ from typing import Any, NamedTuple
 
 from chairlift.model.families.rope import rope
 from chairlift.model.fields import Fields
+from chairlift.model.layer_parts import Attention, Experts, Mlp, NormSpec, RmsNorm
 from chairlift.model.names import CheckpointNames
-from chairlift.model.spec import (
-    Attention,
-    Experts,
-    LayerSpec,
-    Mlp,
-    ModelSpec,
-    NormSpec,
-    RmsNorm,
-)
+from chairlift.model.spec import LayerSpec, ModelSpec
 from chairlift.model.vocabulary import Embedding, Head
 
 

@@ -19,7 +19,8 @@ from chairlift.model.families.family import (
 )
 from chairlift.model.families.rope import rope
 from chairlift.model.fields import Fields
-from chairlift.model.spec import Attention, LayerSpec, ModelSpec
+from chairlift.model.layer_parts import Attention
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 _NAMES = replace(
     LLAMA_NAMES,

@@ -21,7 +21,8 @@ from chairlift.model.families.family import (
     windows_by_kind,
 )
 from chairlift.model.fields import Fields
-from chairlift.model.spec import Attention, Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
+from chairlift.model.layer_parts import Attention, Experts, Mlp, RmsNorm
+from chairlift.model.spec import LayerSpec, ModelSpec
 from chairlift.model.vocabulary import LayerInputs
 
 _HIDDEN_ACT = "hidden_activation"

@@ -14,8 +14,9 @@ from chairlift.model.families.family import (
     rms_norm,
 )
 from chairlift.model.fields import Fields
+from chairlift.model.layer_parts import Experts, Mlp
 from chairlift.model.recurrence import Mamba2
-from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 DEFAULTS = {
     "embedding_multiplier": 1.0,

@@ -16,8 +16,9 @@ from chairlift.model.families.family import (
 )
 from chairlift.model.families.mixtures import sparse_where
 from chairlift.model.fields import MOST_OF, Fields
+from chairlift.model.layer_parts import Experts, Mlp, RmsNorm
 from chairlift.model.recurrence import GatedDelta, ShortConv
-from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 _CONV = "conv"
 LINEAR = "linear_attention"

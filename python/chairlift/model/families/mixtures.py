@@ -21,7 +21,8 @@ from chairlift.model.families.family import (
 )
 from chairlift.model.families.granite import DEFAULTS, granite_decoder, granite_layer
 from chairlift.model.fields import Fields
-from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec
+from chairlift.model.layer_parts import Experts, Mlp
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _mixed(

@@ -16,8 +16,9 @@ from chairlift.model.families.family import (
 )
 from chairlift.model.families.granite import check_time_step_limit
 from chairlift.model.fields import MOST_OF, Fields
+from chairlift.model.layer_parts import Experts, Mlp, RmsNorm
 from chairlift.model.recurrence import Mamba2
-from chairlift.model.spec import Experts, LayerSpec, Mlp, ModelSpec, RmsNorm
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 _MAMBA, _ATTENTION, _MLP, _MOE = "mamba", "attention", "mlp", "moe"
 _LETTERS = {"M": _MAMBA, "*": _ATTENTION, "-": _MLP, "E": _MOE}

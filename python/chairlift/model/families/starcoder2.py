@@ -12,7 +12,8 @@ from chairlift.model.families.family import (
     with_windows,
 )
 from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerNorm, LayerSpec, ModelSpec
+from chairlift.model.layer_parts import LayerNorm
+from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

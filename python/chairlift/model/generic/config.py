@@ -15,7 +15,8 @@ from chairlift.model.config import ModelConfig, read_generation
 from chairlift.model.families.family import LLAMA_NAMES
 from chairlift.model.fields import MOST, MOST_OF, Fields, one_line, read_json
 from chairlift.model.folder import CONFIG, is_gguf
-from chairlift.model.spec import Attention, LayerSpec, Mlp, ModelSpec, RmsNorm
+from chairlift.model.layer_parts import Attention, Mlp, RmsNorm
+from chairlift.model.spec import LayerSpec, ModelSpec
 from chairlift.model.vocabulary import Embedding, Head
 
 TOLERANCES: Final = {torch.float32: 1e-3, torch.bfloat16: 0.1}

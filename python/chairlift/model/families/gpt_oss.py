@@ -1,0 +1,77 @@
+"""gpt-oss: attention with sinks, a window in every other layer, and experts that clamp gates."""
+
+from dataclasses import replace
+
+from chairlift.model.families.family import (
+    LLAMA_NAMES,
+    Family,
+    attention,
+    decoder,
+    kinds_by_pattern,
+    rms_norm,
+    windows_by_kind,
+)
+from chairlift.model.fields import Fields
+from chairlift.model.layer_parts import Experts
+from chairlift.model.spec import LayerSpec, ModelSpec
+
+
+def _gpt_oss(fields: Fields) -> ModelSpec:
+    if fields.values.get("hidden_act", "silu") != "silu":
+        fields.fail("hidden_act", "silu")
+    bias, num = fields.flag("attention_bias"), fields.integer("num_local_experts")
+    top_k = fields.integer("num_experts_per_tok")
+    if top_k > num:
+        fields.fail("num_experts_per_tok", f"at most {num}")
+    experts = Experts(
+        num,
+        top_k,
+        fields.integer("intermediate_size"),
+        "softmax_of_chosen",
+        limit=fields.number("swiglu_limit", positive=True),
+        alpha=fields.number("swiglu_alpha"),
+        bias=True,
+        router_bias=True,
+    )
+    own = replace(attention(fields, qkv_bias=bias, out_bias=bias), has_sinks=True)
+    layer = LayerSpec(own, experts, rms_norm(fields))
+    kinds = kinds_by_pattern(fields, 2)
+    windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
+    return decoder(fields, [layer.with_window(window) for window in windows])
+
+
+GPT_OSS = Family(
+    _gpt_oss,
+    replace(
+        LLAMA_NAMES,
+        sinks="self_attn.sinks",
+        router="mlp.router",
+        expert_gate_up="mlp.experts.{}.gate_up_proj",
+        in_turn=True,
+        expert_down="mlp.experts.{}.down_proj",
+        experts_transposed=True,
+    ),
+    defaults={
+        "attention_bias": True,
+        "head_dim": 64,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "num_experts_per_tok": 4,
+        "num_local_experts": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150_000.0,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "sliding_window": 128,
+        "swiglu_alpha": 1.702,
+        "swiglu_limit": 7.0,
+        # That of the published checkpoints, whose config.json names none.
+        "torch_dtype": "bfloat16",
+    },
+)
