@@ -8,7 +8,7 @@ from chairlift import _core, reference
 from chairlift.kernels import Linear
 from torch import Tensor
 
-GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
 AFFINE_BITS = {"AFFINE4": 4, "AFFINE8": 8}
 TYPES = (*GGUF_TYPES, *AFFINE_BITS)
 HAS_MINIMA = {"Q4_1", "Q5_1", "Q4_K", "Q5_K"}
@@ -23,6 +23,9 @@ def blocks(block_type: str, rows: int, columns: int, seed: int = 0) -> Tensor:
     weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[block_type]]
     random = np.random.default_rng(seed)
     stored = random.integers(0, 256, (rows, columns // weights, size), dtype=np.uint8)
+    if block_type == "MXFP4":
+        stored[..., 0] = random.integers(116, 120, stored.shape[:2])
+        return torch.from_numpy(stored.reshape(rows, -1))
     first = 208 if block_type == "Q6_K" else 0
     for place in (0, 2) if block_type in HAS_MINIMA else (first,):
         factors = random.uniform(0.001, 0.004, stored.shape[:2]).astype(np.float16)
@@ -105,6 +108,27 @@ def test_a_layer_of_affine_blocks_takes_the_bytes_that_are_told(block_type):
     # The codes, and eight bytes per 32 of them for scale and minimum.
     bits = 8 * _core.linear_bytes(1024, 2048, 2, block_type) / (1024 * 2048)
     assert bits == pytest.approx(AFFINE_BITS[block_type] + 2, rel=0.02)
+
+
+def test_every_exponent_of_mxfp4_is_exact():
+    # A block for each, with all codes: the scale of the least two is subnormal.
+    codes = np.tile(np.arange(16, dtype=np.uint8), (255, 1)) * 17
+    stored = np.concatenate((np.arange(255, dtype=np.uint8)[:, None], codes), axis=1)
+    halves = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+    exponents = torch.arange(255.0, dtype=torch.float64)
+    expected = (halves.double() * 2 ** (exponents - 128)[:, None]).float().repeat(1, 2)
+    out = torch.empty(255, 32)
+    _core.dequantize(torch.from_numpy(stored), "MXFP4", out)
+    assert torch.equal(out, expected)
+    layer = Linear.from_blocks(torch.from_numpy(stored), "MXFP4", None, torch.float32)
+    # Products of subnormal scales are rounded, and of the largest infinite.
+    got = layer(torch.eye(32) * 127).T[2:240] / 127
+    torch.testing.assert_close(got, expected[2:240], rtol=1e-6, atol=0)
+
+
+def test_four_bit_floats_take_four_and_a_half_bits():
+    bits = 8 * _core.linear_bytes(1024, 2048, 2, "MXFP4") / (1024 * 2048)
+    assert bits == pytest.approx(4.5, rel=0.02)
 
 
 def test_blocks_that_do_not_fit_are_refused():

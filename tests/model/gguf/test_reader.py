@@ -133,7 +133,7 @@ UNSUPPORTED = [
     kind
     for kind in gguf.GGMLQuantizationType
     if kind.name not in {"F32", "F16", "BF16", "Q8_0"}
-    and kind.name not in {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"}
+    and kind.name not in {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4"}
     and kind <= 41
 ]
 

@@ -8,6 +8,7 @@ use crate::{
     Rows, RowsMut,
     error::{ArgumentError, expect_equal},
     gemm::{
+        codes::FLOATS,
         quantize::{GROUP, Group, GroupSource, Multiple},
         weight_format::{Format, WeightFormat, with_format},
     },
@@ -34,6 +35,8 @@ pub enum BlockType {
     Q5K,
     /// 256 of six bits, scales per 16.
     Q6K,
+    /// 32 floats of four bits (e2m1), and the exponent of their scale.
+    Mxfp4,
     /// 32 of four bits, a scale and a minimum in f32: what AWQ, GPTQ and others are rewritten to.
     Affine4,
     /// The same of eight bits.
@@ -42,7 +45,7 @@ pub enum BlockType {
 
 impl BlockType {
     /// Their names, for the most part those of GGUF.
-    pub const NAMES: [(&'static str, Self); 10] = [
+    pub const NAMES: [(&'static str, Self); 11] = [
         ("Q8_0", Self::Q8_0),
         ("Q4_0", Self::Q4_0),
         ("Q4_1", Self::Q4_1),
@@ -51,6 +54,7 @@ impl BlockType {
         ("Q4_K", Self::Q4K),
         ("Q5_K", Self::Q5K),
         ("Q6_K", Self::Q6K),
+        ("MXFP4", Self::Mxfp4),
         ("AFFINE4", Self::Affine4),
         ("AFFINE8", Self::Affine8),
     ];
@@ -59,6 +63,7 @@ impl BlockType {
     pub fn block(self) -> (usize, usize) {
         match self {
             Self::Q8_0 => (32, 34),
+            Self::Mxfp4 => (32, 17),
             Self::Q4_0 => (32, 18),
             Self::Q4_1 => (32, 20),
             Self::Q5_0 => (32, 22),
@@ -81,6 +86,7 @@ impl BlockType {
             Self::Q4K => WeightFormat::Int4MinK,
             Self::Q5K => WeightFormat::Int6MinK,
             Self::Q6K => WeightFormat::Int6HalvesK,
+            Self::Mxfp4 => WeightFormat::Float4,
             Self::Affine4 => WeightFormat::Int4MinWide,
             Self::Affine8 => WeightFormat::Int8MinWide,
         }
@@ -166,6 +172,7 @@ impl GroupSource for BlockRows<'_> {
                 half_byte(&block[48..], part, k) | (block[16 + k] >> part & 1) << 4
             }),
             BlockType::Q6K => q6_k(block, part),
+            BlockType::Mxfp4 => floats(block),
             BlockType::Affine4 => affine_wide(block, |k| nibble(&block[8..], k)),
             BlockType::Affine8 => affine_wide(block, |k| block[8 + k]),
         }
@@ -209,6 +216,22 @@ fn affine_wide(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
         codes: codes(code),
         scales: [Multiple::of_one(number(0)); 2],
         min: Multiple::of_one(number(4)),
+    }
+}
+
+/// A block of an exponent, and floats of four bits.
+fn floats(block: &[u8]) -> Group {
+    // Codes are twice the numbers: half of 2^(exponent - 127), the least two of which are subnormal.
+    let exponent = u32::from(block[0]);
+    let bits = if exponent < 2 {
+        0x0020_0000 << exponent
+    } else {
+        (exponent - 1) << 23
+    };
+    Group {
+        codes: codes(|k| FLOATS[usize::from(nibble(&block[1..], k))]),
+        scales: [Multiple::of_one(f32::from_bits(bits)); 2],
+        min: Multiple::ZERO,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Nibbles   four lines: a word holds codes 0 to 3 of eight k in its low nibbles, 4 to 7 in its high ones
+//!   Floats    the same of places in a table of codes, which stand for the floats of four bits
 //!   Sixes     three lines for each half: two of nibbles, and one whose word holds the upper two bits of 16 k
 //!   Bytes     eight lines: a word holds the codes of four k
 //! ```
@@ -12,13 +13,18 @@
 //!
 //! - a pair of products of nibbles is at most 2 * 15 * 127, and half the products of a group fit 16 bits, in
 //!   which they are summed;
+//! - codes of floats are up to 24, but 12 less of each in their sums, which fit then; they may wrap on the way;
 //! - a pair of products of six bits is at most 2 * 63 * 127, and two of them fit 16 bits;
 //! - bytes are split into 16-bit halves, whose products are exact in 32 bits.
+
+mod floats;
+
+pub(crate) use floats::{FLOAT_OFFSET, FLOATS};
 
 use crate::{
     gemm::{
         panels::REGISTERS,
-        quantize::{GROUP, word},
+        quantize::{GROUP, sum, word},
     },
     isa::Isa,
     memory::prefetch::reread,
@@ -45,8 +51,8 @@ pub(crate) trait Codes: Sync {
     /// Packs the integers of a group of inputs into the first [`Self::input_words`].
     fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]);
 
-    /// What the sums of a row start with, from a start of less than 16 bits.
-    fn start<I: Isa>(start: i32) -> u32;
+    /// What the sums of a row start with: less an offset of each code, as of the integers of its inputs.
+    fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32;
 
     /// Adds the products of a group, or of a part of it, to the starts of R rows.
     fn sums<I: Isa, const R: usize>(
@@ -56,15 +62,18 @@ pub(crate) trait Codes: Sync {
     ) -> IntegerSums<I, R>;
 }
 
-/// Four bits.
-pub(crate) struct Nibbles;
+/// Four bits: codes, or the places of codes in [`FLOATS`].
+pub(crate) struct FourBits<const ARE_FLOATS: bool>;
+
+pub(crate) type Nibbles = FourBits<false>;
+pub(crate) type Floats = FourBits<true>;
 
 /// The four nibbles that a mask leaves.
 const LOW: u32 = 0x0f0f_0f0f;
 /// 1 in both halves.
 const ONES: u32 = 0x0001_0001;
 
-impl Codes for Nibbles {
+impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
     const LINES: usize = GROUP / 8;
 
     #[inline(always)]
@@ -76,6 +85,11 @@ impl Codes for Nibbles {
     fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
         for (line, codes) in lines.chunks_exact_mut(width).zip(codes.as_chunks::<8>().0) {
             for (place, &code) in codes.iter().enumerate() {
+                let code = if ARE_FLOATS {
+                    floats::PLACES[usize::from(code)]
+                } else {
+                    code
+                };
                 line[column] |= u32::from(code) << (8 * (place % 4) + 4 * (place / 4));
             }
         }
@@ -87,10 +101,20 @@ impl Codes for Nibbles {
     }
 
     #[inline(always)]
-    fn start<I: Isa>(start: i32) -> u32 {
-        // One of two sums of 16 bits has all of it: |start| is at most 8 * 32 * 127.
-        let start = start.cast_unsigned();
-        if I::HAS_DOT { start } else { start & 0xffff }
+    fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
+        let start = -offset * sum(integers);
+        if I::HAS_DOT {
+            return start.cast_unsigned();
+        }
+        // Of two sums of 16 bits one has all of it: it is at most 8 * 32 * 127.
+        let mut high = 0;
+        if ARE_FLOATS {
+            // Each has that of the integers which are multiplied for it: at most 12 * 16 * 127.
+            for four in integers.as_chunks::<4>().0 {
+                high -= offset * sum(&four[2..]);
+            }
+        }
+        (start - high).cast_unsigned() & 0xffff | high.cast_unsigned() << 16
     }
 
     #[inline(always)]
@@ -106,6 +130,9 @@ impl Codes for Nibbles {
             let mut w = [low; REGISTERS];
             for n in 0..REGISTERS {
                 w[n] = I::and(I::load_words(&line[n * I::WORDS..]), low);
+                if ARE_FLOATS {
+                    w[n] = I::lookup(&FLOATS, w[n]);
+                }
             }
             add_bytes::<I, R>(&mut sums, &x[2 * j], w);
             let line = reread(line);
@@ -114,6 +141,9 @@ impl Codes for Nibbles {
                     I::shift_right::<4>(I::load_words(&line[n * I::WORDS..])),
                     low,
                 );
+                if ARE_FLOATS {
+                    w[n] = I::lookup(&FLOATS, w[n]);
+                }
             }
             add_bytes::<I, R>(&mut sums, &x[2 * j + 1], w);
         }
@@ -164,8 +194,8 @@ impl Codes for Sixes {
     }
 
     #[inline(always)]
-    fn start<I: Isa>(start: i32) -> u32 {
-        start.cast_unsigned()
+    fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
+        (-offset * sum(integers)).cast_unsigned()
     }
 
     #[inline(always)]
@@ -275,8 +305,8 @@ impl Codes for Bytes {
     }
 
     #[inline(always)]
-    fn start<I: Isa>(start: i32) -> u32 {
-        start.cast_unsigned()
+    fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
+        (-offset * sum(integers)).cast_unsigned()
     }
 
     #[inline(always)]

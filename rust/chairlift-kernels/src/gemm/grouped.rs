@@ -339,7 +339,7 @@ fn load_numbers<I: Isa, F: Format>(words: &[u32], factors: &[u32]) -> [I::Vector
         } else {
             &factors[n * I::LANES / 2..]
         };
-        numbers[n] = F::Numbers::load::<I>(&words[n * I::LANES / F::Numbers::DEPTH..], factors);
+        numbers[n] = F::Numbers::load::<I>(words, n, factors);
     }
     numbers
 }

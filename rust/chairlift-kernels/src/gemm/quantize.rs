@@ -92,6 +92,16 @@ pub(crate) fn word(integers: [i8; 4]) -> u32 {
     u32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
 }
 
+/// The sum of integers, exactly.
+#[inline(always)]
+pub(crate) fn sum(integers: &[i8]) -> i32 {
+    let mut sum = 0;
+    for integer in integers {
+        sum += i32::from(*integer);
+    }
+    sum
+}
+
 /// The scale of a group of inputs.
 #[inline(always)]
 pub(crate) fn group_scale(numbers: &[f32; GROUP]) -> Scale {

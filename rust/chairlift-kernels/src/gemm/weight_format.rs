@@ -4,13 +4,13 @@
 
 use crate::{
     gemm::{
-        codes::{Bytes, Codes, Nibbles, Sixes},
-        panels::{MAX_WIDTH, panel_width},
+        codes::{Bytes, Codes, FLOAT_OFFSET, Floats, Nibbles, Sixes},
+        panels::{MAX_WIDTH, REGISTERS, panel_width},
         quantize::{GROUP, Multiple, Quantization},
     },
     isa::Isa,
 };
-use half::f16;
+use half::{bf16, f16};
 use std::marker::PhantomData;
 
 /// How the weights of a layer are packed; chooses the kernel.
@@ -36,6 +36,8 @@ pub enum WeightFormat {
     Int6MinK,
     /// Six bits, `scale * (code - 32)`, scales of eight bits for each half of a group times an f16 of 256 weights.
     Int6HalvesK,
+    /// Floats of four bits, `scale * (code - 12)` with codes of twice their numbers, scales in bf16.
+    Float4,
 }
 
 /// Evaluates an expression with the type `$F` that implements a [`WeightFormat`].
@@ -82,6 +84,10 @@ macro_rules! with_format {
                 type $F = $crate::gemm::weight_format::known::Int6HalvesK;
                 $body
             }
+            WeightFormat::Float4 => {
+                type $F = $crate::gemm::weight_format::known::Float4;
+                $body
+            }
         }
     };
 }
@@ -90,8 +96,8 @@ pub(crate) use with_format;
 
 /// Each [`WeightFormat`] as a type.
 pub(crate) mod known {
-    use super::{Affine, Bytes, Counts, Nibbles, Scaled, Sixes};
-    use half::f16;
+    use super::{Affine, Bytes, Counts, FLOAT_OFFSET, Floats, Nibbles, Scaled, Sixes};
+    use half::{bf16, f16};
 
     pub(crate) type Int8 = Scaled<Bytes, f16, 128, 1>;
     pub(crate) type Int4 = Scaled<Nibbles, f16, 8, 1>;
@@ -103,6 +109,7 @@ pub(crate) mod known {
     pub(crate) type Int4MinK = Affine<Nibbles, Counts>;
     pub(crate) type Int6MinK = Affine<Sixes, Counts>;
     pub(crate) type Int6HalvesK = Scaled<Sixes, Counts, 32, 2>;
+    pub(crate) type Float4 = Scaled<Floats, bf16, FLOAT_OFFSET, 1>;
 }
 
 impl WeightFormat {
@@ -170,8 +177,8 @@ pub(crate) trait GroupNumbers: Send + Sync {
     /// Stores a number, without its factor where that is kept, in column `column` of zeroed words.
     fn put(number: Multiple, column: usize, words: &mut [u32]);
 
-    /// The first `LANES` numbers, from the words of their factors too.
-    fn load<I: Isa>(words: &[u32], factors: &[u32]) -> I::Vector;
+    /// The numbers of register `n` of a panel; the words of their factors begin with those of that register.
+    fn load<I: Isa>(words: &[u32], n: usize, factors: &[u32]) -> I::Vector;
 }
 
 impl GroupNumbers for f16 {
@@ -183,8 +190,29 @@ impl GroupNumbers for f16 {
     }
 
     #[inline(always)]
-    fn load<I: Isa>(words: &[u32], _: &[u32]) -> I::Vector {
-        I::load_halves(words)
+    fn load<I: Isa>(words: &[u32], n: usize, _: &[u32]) -> I::Vector {
+        I::load_halves(&words[n * I::LANES / 2..])
+    }
+}
+
+/// A word holds numbers of both registers, which are widened without a shuffle.
+impl GroupNumbers for bf16 {
+    const DEPTH: usize = REGISTERS;
+
+    #[inline(always)]
+    fn put(number: Multiple, column: usize, words: &mut [u32]) {
+        let bits = u32::from(bf16::from_f32(number.value()).to_bits());
+        words[column % words.len()] |= bits << (16 * (column / words.len()));
+    }
+
+    #[inline(always)]
+    fn load<I: Isa>(words: &[u32], n: usize, _: &[u32]) -> I::Vector {
+        let words = I::load_words(words);
+        if n == 0 {
+            I::low(words)
+        } else {
+            I::high(words)
+        }
     }
 }
 
@@ -197,8 +225,8 @@ impl GroupNumbers for f32 {
     }
 
     #[inline(always)]
-    fn load<I: Isa>(words: &[u32], _: &[u32]) -> I::Vector {
-        I::from_bits(I::load_words(words))
+    fn load<I: Isa>(words: &[u32], n: usize, _: &[u32]) -> I::Vector {
+        I::from_bits(I::load_words(&words[n * I::LANES..]))
     }
 }
 
@@ -216,8 +244,9 @@ impl GroupNumbers for Counts {
     }
 
     #[inline(always)]
-    fn load<I: Isa>(words: &[u32], factors: &[u32]) -> I::Vector {
-        I::mul_lanes(I::convert(I::widen_bytes(words)), I::load_halves(factors))
+    fn load<I: Isa>(words: &[u32], n: usize, factors: &[u32]) -> I::Vector {
+        let counts = I::convert(I::widen_bytes(&words[n * I::LANES / 4..]));
+        I::mul_lanes(counts, I::load_halves(factors))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The integer half of an instruction set: registers of 32-bit words, seen as bytes, halves or wholes.
 //!
 //! Products are exact. `multiply_i16` cannot overflow for what the kernels feed it (bytes), and
-//! `multiply_u8_i8`, whose sums of two saturate at 16 bits, is used where one factor has four bits.
+//! `multiply_u8_i8`, whose sums of two saturate at 16 bits, is used where one factor has at most six bits.
 //! `add_dot` has no such limits, but is one instruction on some machines only (VNNI).
 
 /// Operations on a register of 32-bit words.
@@ -39,6 +39,9 @@ pub trait Integers: Copy {
 
     /// Each half of a word, shifted right by `BITS`; zeros come in.
     fn shift_right<const BITS: u32>(words: Self::Words) -> Self::Words;
+
+    /// The byte of a table that each byte of the words names, which is less than 16.
+    fn lookup(table: &[u8; 16], places: Self::Words) -> Self::Words;
 
     /// Sums of words; wraps.
     fn add_i32(a: Self::Words, b: Self::Words) -> Self::Words;
@@ -135,6 +138,14 @@ impl<const LANES: usize, const DOT: bool> Integers for super::Plain<LANES, DOT> 
     }
 
     #[inline(always)]
+    fn lookup(table: &[u8; 16], places: [u32; LANES]) -> [u32; LANES] {
+        places.map(|word| {
+            let bytes = word.to_le_bytes();
+            u32::from_le_bytes(bytes.map(|place| table[usize::from(place & 15)]))
+        })
+    }
+
+    #[inline(always)]
     fn multiply_add_i16(sum: [u32; LANES], a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
         Self::add_i32(sum, Self::multiply_i16(a, b))
     }
@@ -200,6 +211,9 @@ mod tests {
     use crate::isa::{Isa, Portable};
     use crate::ops::philox::philox4x32;
 
+    /// Any bytes.
+    const TABLE: [u8; 16] = [7, 0, 255, 3, 128, 9, 77, 1, 254, 4, 200, 31, 64, 15, 16, 90];
+
     struct All([u32; 16], [u32; 16]);
 
     impl Kernel for All {
@@ -230,6 +244,7 @@ mod tests {
                     I::add_dot(a, b, a),
                     I::multiply_add_i16(b, a, b),
                     I::multiply_add_u8_i8(a, nibbles, b),
+                    I::lookup(&TABLE, nibbles),
                 ];
                 for (index, words) in results.into_iter().enumerate() {
                     let mut numbers = [0.0; 16];
@@ -240,7 +255,7 @@ mod tests {
                         let lanes = numbers[..I::WORDS].iter().enumerate();
                         out.extend(lanes.map(|(lane, number)| {
                             // Sorted by place below, whatever the width of the registers.
-                            let place = ((start + lane) * 13 + index) * 2 + half;
+                            let place = ((start + lane) * 14 + index) * 2 + half;
                             (place as u64) << 32 | u64::from(*number as u32)
                         }));
                     }

@@ -4,7 +4,7 @@ use crate::{
     Element,
     gemm::{
         codes::{Codes, MAX_INPUT_WORDS},
-        quantize::{GROUP, group_scale, round_group},
+        quantize::{GROUP, group_scale, round_group, sum},
         weight_format::Format,
     },
     isa::{
@@ -67,14 +67,11 @@ pub(super) fn pack_group<I: Isa, F: Format, const R: usize>(
     lines[0][r] = scale.unit.to_bits();
     for part in 0..F::PARTS {
         let len = GROUP / F::PARTS;
-        let mut sum = 0;
-        for integer in &integers[part * len..(part + 1) * len] {
-            sum += i32::from(*integer);
-        }
+        let integers = &integers[part * len..(part + 1) * len];
         lines[1 + part][r] = if F::HAS_MINIMA {
-            (sum as f32 * scale.unit).to_bits()
+            (sum(integers) as f32 * scale.unit).to_bits()
         } else {
-            F::Codes::start::<I>(-F::OFFSET * sum)
+            F::Codes::start::<I>(F::OFFSET, integers)
         };
     }
     let mut words = [0; MAX_INPUT_WORDS];

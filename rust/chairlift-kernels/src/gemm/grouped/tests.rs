@@ -20,6 +20,11 @@ fn blocks(block_type: BlockType, in_features: usize) -> Vec<u8> {
         let places: &[usize] = match block_type {
             BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 => &[0],
             BlockType::Q6K => &[208],
+            BlockType::Mxfp4 => {
+                // 2^-11 to 2^-5.
+                block[0] = 116 + (index % 7) as u8;
+                &[]
+            }
             _ => &[0, 2],
         };
         for &place in places {
@@ -65,8 +70,12 @@ fn numbers(len: usize) -> Vec<f32> {
 /// The layer as this machine computes it, with registers of 16 lanes and dot products of bytes, and with
 /// 8 lanes and none: the same bits.
 fn check<S: GroupSource>(format: WeightFormat, source: &S, in_features: usize) {
-    let x = numbers(ROWS * in_features);
-    let x = Rows::contiguous(&x, in_features);
+    check_of(format, source, &numbers(ROWS * in_features));
+}
+
+fn check_of<S: GroupSource>(format: WeightFormat, source: &S, x: &[f32]) {
+    let in_features = x.len() / ROWS;
+    let x = Rows::contiguous(x, in_features);
     let bias = numbers(OUTPUTS);
     let layer = |width| {
         let shape = (OUTPUTS, in_features);
@@ -106,4 +115,29 @@ fn every_shape_of_registers_gives_the_same_bits() {
             check(quantization.format(), &source, in_features);
         }
     }
+}
+
+#[test]
+fn the_largest_floats_and_inputs_stay_within_their_sums() {
+    // Bytes of a block: -6 and 6, each also in one of two neighbouring pairs alone.
+    let bytes = [[0xff; 4], [0x77; 4], [0xff, 0xff, 0x77, 0x77], [0x7f; 4]];
+    let mut blocks = Vec::new();
+    for output in 0..OUTPUTS {
+        blocks.push(127);
+        blocks.extend(bytes[output % 4].repeat(4));
+    }
+    let rows = Rows::contiguous(&blocks, 17);
+    let source = BlockRows::new(rows, BlockType::Mxfp4).expect("whole blocks");
+    let signs: [fn(usize) -> bool; ROWS] = [
+        |_| true,
+        |_| false,
+        |k| k % 4 < 2,
+        |k| k % 4 >= 2,
+        |k| k < 16,
+    ];
+    let mut x = Vec::new();
+    for is_positive in signs {
+        x.extend((0..GROUP).map(|k| if is_positive(k) { 127.0 } else { -127.0 }));
+    }
+    check_of(WeightFormat::Float4, &source, &x);
 }

@@ -5,12 +5,13 @@ use crate::isa::{Avx2, Avx512};
 use std::arch::asm;
 use std::arch::x86_64::{
     __m256i, __m512i, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm256_add_epi16,
-    _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256, _mm256_cvtepi8_epi32,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_or_si256,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_sll_epi16, _mm256_srl_epi16, _mm512_add_epi16,
-    _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_cvtepi8_epi32,
-    _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maddubs_epi16,
-    _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_sll_epi16, _mm512_srl_epi16,
+    _mm256_add_epi32, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_castps_si256,
+    _mm256_cvtepi8_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_or_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_epi8, _mm256_sll_epi16,
+    _mm256_srl_epi16, _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
+    _mm512_castps_si512, _mm512_cvtepi8_epi32, _mm512_dpbusd_epi32, _mm512_loadu_si512,
+    _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_shuffle_epi8, _mm512_sll_epi16, _mm512_srl_epi16,
 };
 
 /// A function that adds a product to a sum.
@@ -65,7 +66,7 @@ macro_rules! implement {
         $set1:ident, $loadu:ident, $load_bytes:ident, $widen:ident, $and:ident, $or:ident,
         $shift:ident, $shift_left:ident, $add32:ident, $add16:ident,
         $madd:ident, $maddubs:ident, $multiply_add_i16:ident, $multiply_add_u8_i8:ident,
-        $set1_number:ident, $cast:ident,
+        $set1_number:ident, $cast:ident, $repeat:ident, $shuffle:ident,
         $($more:item)*
     ) => {
         impl<$($parameters)*> Integers for $Set {
@@ -126,6 +127,12 @@ macro_rules! implement {
             }
 
             #[inline(always)]
+            fn lookup(table: &[u8; 16], places: $Words) -> $Words {
+                // SAFETY: see the macro; the table is 16 bytes long.
+                unsafe { $shuffle($repeat(_mm_loadu_si128(table.as_ptr().cast())), places) }
+            }
+
+            #[inline(always)]
             fn multiply_add_i16(sum: $Words, a: $Words, b: $Words) -> $Words {
                 // SAFETY: see the macro.
                 unsafe { $multiply_add_i16(sum, a, b) }
@@ -172,7 +179,8 @@ implement!(
     _mm256_set1_epi32, _mm256_loadu_si256, _mm_loadl_epi64, _mm256_cvtepi8_epi32,
     _mm256_and_si256, _mm256_or_si256, _mm256_srl_epi16, _mm256_sll_epi16,
     _mm256_add_epi32, _mm256_add_epi16, _mm256_madd_epi16, _mm256_maddubs_epi16, i16_ymm,
-    u8_i8_ymm, _mm256_set1_ps, _mm256_castps_si256,
+    u8_i8_ymm, _mm256_set1_ps, _mm256_castps_si256, _mm256_broadcastsi128_si256,
+    _mm256_shuffle_epi8,
 );
 // 12 accumulators and 12 totals are in registers side by side.
 implement!(
@@ -181,7 +189,7 @@ implement!(
     _mm512_set1_epi32, _mm512_loadu_si512, _mm_loadu_si128, _mm512_cvtepi8_epi32,
     _mm512_and_si512, _mm512_or_si512, _mm512_srl_epi16, _mm512_sll_epi16,
     _mm512_add_epi32, _mm512_add_epi16, _mm512_madd_epi16, _mm512_maddubs_epi16, i16_zmm,
-    u8_i8_zmm, _mm512_set1_ps, _mm512_castps_si512,
+    u8_i8_zmm, _mm512_set1_ps, _mm512_castps_si512, _mm512_broadcast_i32x4, _mm512_shuffle_epi8,
     const HAS_DOT: bool = VNNI;
 
     #[inline(always)]
