@@ -227,7 +227,7 @@ def compressed(*groups, **changes):
 
 UNSUPPORTED_QUANTIZATION = {
     "a list": ([], "expected an object, got"),
-    "no method": ({}, "quant_method: expected awq, .* or gptq, got nothing"),
+    "no method": ({}, "quant_method: expected awq, .* or mxfp4, got nothing"),
     "another method": ({"quant_method": "bitsandbytes"}, 'quant_method: .* got "bitsandbytes"'),
     "a number as method": ({"quant_method": 4}, "quant_method: .* got 4"),
     "gptq of three bits": ({**GPTQ, "bits": 3}, "bits: expected 4 or 8, got 3"),

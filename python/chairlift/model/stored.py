@@ -28,6 +28,7 @@ DTYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloa
 _NUMBERS: Final = {
     **DTYPES,
     "F8_E4M3": torch.float8_e4m3fn,
+    "U8": torch.uint8,
     "I8": torch.int8,
     "I32": torch.int32,
     "I64": torch.int64,
@@ -192,7 +193,12 @@ _OF_EXPERT: Final = {
 _OF_TRANSPOSED: Final = {
     f"{layer}{end}": _OfExpert((f"{layer}.{own}",), num_axes, is_transposed=own == "weight")
     for layer in ("gate_up_proj", "down_proj")
-    for end, own, num_axes in (("", "weight", 3), ("_bias", "bias", 2))
+    for end, own, num_axes in (
+        ("", "weight", 3),
+        ("_bias", "bias", 2),
+        ("_blocks", "blocks", 4),
+        ("_scales", "scales", 3),
+    )
 }
 """The same of checkpoints that have inputs before outputs."""
 
@@ -210,7 +216,8 @@ def with_experts_apart(
         tensors: Of the file.
         are_transposed: `NAME.gate_up_proj` is `[num_experts, inputs, outputs]`, and becomes
             `NAME.0.gate_up_proj.weight`, ..., as `NAME.gate_up_proj_bias` `[num_experts, outputs]`
-            becomes `NAME.0.gate_up_proj.bias`, ...; likewise `NAME.down_proj`.
+            becomes `NAME.0.gate_up_proj.bias`, ...; likewise `NAME.down_proj`, and what ends in
+            `_blocks` and `_scales`, which have outputs before inputs.
     """
     kinds = {**_OF_EXPERT, **_OF_TRANSPOSED} if are_transposed else _OF_EXPERT
     apart: dict[str, StoredTensor] = {}

@@ -245,7 +245,7 @@ def _layer(name: str, shape: tuple[int, int], dtype: "torch.dtype") -> "Linear":
         weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
         return Linear(weight, None, name if name.startswith("int") else None)
     weights, num_bytes = _core.BLOCK_TYPES[name]
-    # Equal bytes: random ones, and zeros, would be subnormal scales of some type, which take longer.
+    # Equal bytes: random ones, and zeros, would be subnormal scales, which take longer.
     blocks = torch.full((outputs, inputs // weights * num_bytes), 0x3C, dtype=torch.uint8)
     return Linear.from_blocks(blocks, name, None, dtype)
 

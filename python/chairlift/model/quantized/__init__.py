@@ -1,1 +1,1 @@
-"""Checkpoints of AWQ, GPTQ, compressed-tensors and FP8: codes, scales and zero points apart."""
+"""Checkpoints of AWQ, GPTQ, compressed-tensors, FP8 and MXFP4: codes and scales apart."""

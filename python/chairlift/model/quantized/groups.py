@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from chairlift import _core
 from chairlift.errors import ModelError
 from chairlift.model.stored import Shape, StoredTensor
 
@@ -87,6 +88,51 @@ def block_type(bits: int, scales: StoredTensor, *, has_zeros: bool) -> str:
     if scales.dtype == "F16" and not has_zeros:
         return "Q4_0" if bits == 4 else "Q8_0"
     return "AFFINE4" if bits == 4 else "AFFINE8"
+
+
+@dataclass(frozen=True, slots=True)
+class FloatTensor:
+    """A matrix of floats of four bits (MXFP4), not read yet; as `StoredTensor`, of blocks."""
+
+    codes: StoredTensor
+    """uint8 `[N, K / 32, 16]`: two numbers in a byte, the first in its low half."""
+    exponents: StoredTensor
+    """uint8 `[N, K / 32]`: of the scales."""
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.codes.path
+
+    @property
+    def shape(self) -> Shape:
+        """`[N, K]`."""
+        rows, groups = self.exponents.shape
+        return rows, BLOCK * groups
+
+    @property
+    def dtype(self) -> str:
+        """The type of its blocks."""
+        return "MXFP4"
+
+    @property
+    def num_bytes(self) -> int:
+        """In the file."""
+        return self.codes.num_bytes + self.exponents.num_bytes
+
+    def blocks(self) -> Tensor:
+        """Read the matrix as blocks, uint8 `[N, bytes of a row]`."""
+        pairs = self.codes.numbers()
+        codes = torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)
+        halves = codes[..., : BLOCK // 2] | codes[..., BLOCK // 2 :] << 4
+        return torch.cat((self.exponents.numbers().unsqueeze(-1), halves), dim=-1).flatten(1)
+
+    def read(self, out: Tensor) -> None:
+        """Read the values into a contiguous tensor of the same shape, and convert them."""
+        numbers = torch.empty(self.shape)
+        _core.dequantize(self.blocks(), self.dtype, numbers)
+        out.copy_(numbers)
 
 
 @dataclass(frozen=True, slots=True)

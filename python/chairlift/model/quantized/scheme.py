@@ -7,7 +7,14 @@ from typing import Any, Final, TypeGuard
 
 from chairlift.errors import ModelError
 from chairlift.model.fields import Fields, either, one_line
-from chairlift.model.quantized.groups import BLOCK, GroupedTensor, Groups, ScaledTensor, block_type
+from chairlift.model.quantized.groups import (
+    BLOCK,
+    FloatTensor,
+    GroupedTensor,
+    Groups,
+    ScaledTensor,
+    block_type,
+)
 from chairlift.model.quantized.layouts import Parts, fail, read_awq, read_compressed, read_gptq
 from chairlift.model.stored import Shape, StoredTensor, WeightTensor
 
@@ -21,6 +28,7 @@ _OF_METHOD: Final = {
         )
     ),
     "fp8": frozenset(("weight", "weight_scale", "weight_scale_inv", "input_scale")),
+    "mxfp4": frozenset(("blocks", "scales")),
 }
 """The tensors of a quantized layer."""
 _SCALES: Final = ("scales", "weight_scale", "weight_scale_inv")
@@ -63,6 +71,7 @@ class Scheme:
             "compressed-tensors": _read_compressed,
             "fp8": _read_fp8,
             "gptq": _read_gptq,
+            "mxfp4": _read_mxfp4,
         }
         method = values.get("quant_method")
         if not isinstance(method, str) or method not in readers:
@@ -81,6 +90,8 @@ class Scheme:
             layer, _, part = name.rpartition(".")
             if part in _OF_METHOD[self.method]:
                 layers.setdefault(layer, {})[part] = tensor
+            elif self.method == "mxfp4" and part.endswith(("_blocks", "_scales")):
+                fail(tensor, f"experts, rows, groups, got shape {list(tensor.shape)}")
             elif part not in _UNUSED:
                 result[name] = tensor
         for layer, parts in layers.items():
@@ -100,6 +111,8 @@ class Scheme:
             [any_part, *_] = parts.values()
             message = f"{any_part.path}: {one_line(layer)}.{missing[0]}: missing"
             raise ModelError(message)
+        if self.method == "mxfp4":
+            return _float_tensor(parts, name)
         if self.is_float:
             return ScaledTensor(parts["weight"], scales, name, self._tile(parts["weight"], scales))
         shape = self._check(parts, scales)
@@ -116,6 +129,8 @@ class Scheme:
         """Return the tensors that a quantized layer has."""
         if self.method in {"gptq", "awq"}:
             return "qweight", "qzeros", "scales"
+        if self.method == "mxfp4":
+            return "blocks", "scales"
         scales = "weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"
         if self.is_float or "weight" in parts:
             codes: tuple[str, ...] = ("weight",)
@@ -194,6 +209,15 @@ class Scheme:
         return (rows, columns) if scales.shape in {(1,), (), (1, 1)} else (1, columns)
 
 
+def _float_tensor(parts: Parts, name: str) -> FloatTensor:
+    """Check a layer of four-bit floats."""
+    blocks, scales = parts["blocks"], parts["scales"]
+    rows, groups = _matrix(scales)
+    _expect(scales, ("U8",), scales.shape)
+    _expect(blocks, ("U8",), (rows, groups, BLOCK // 2))
+    return FloatTensor(blocks, scales, name)
+
+
 def _expect(tensor: StoredTensor, dtypes: Sequence[str], *shapes: Shape) -> None:
     """Raise ModelError unless a tensor has one of the types, and one of the shapes."""
     if tensor.dtype not in dtypes:
@@ -259,6 +283,10 @@ def _read_fp8(fields: Fields) -> Scheme:
     ):
         fields.fail("weight_block_size", "rows and columns")
     return Scheme("fp8", tile=None if tile is None else (tile[0], tile[1]), is_float=True)
+
+
+def _read_mxfp4(_: Fields) -> Scheme:
+    return Scheme("mxfp4", 4, is_float=True)
 
 
 def _read_compressed(fields: Fields) -> Scheme:
