@@ -21,7 +21,7 @@ from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.families import FAMILIES, Family
 from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
-from chairlift.model.gguf.config import NAMES, read_config, read_divisors
+from chairlift.model.gguf.config import NAMES, NAMES_OF, read_config, read_divisors
 from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.layer_parts import Attention
 from chairlift.model.names import CheckpointNames
@@ -159,7 +159,7 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
     return ModelConfig(
         architecture=architecture,
         spec=spec,
-        names=NAMES,
+        names=NAMES_OF.get(architecture, NAMES),
         dtype=chosen,
         max_model_len=fields.integer("max_position_embeddings"),
         eos_token_ids=fields.token_ids("eos_token_id"),

@@ -188,6 +188,7 @@ _OF_EXPERT: Final = {
     "weight": _OfExpert(("weight",)),
     "gate_up_proj": _OfExpert(("gate_proj.weight", "up_proj.weight")),
     "down_proj": _OfExpert(("down_proj.weight",)),
+    "bias": _OfExpert(("bias",), 2),
 }
 """By the last part of the name of a tensor of all experts."""
 _OF_TRANSPOSED: Final = {
@@ -208,7 +209,8 @@ def with_experts_apart(
 ) -> dict[str, StoredTensor]:
     """Return the tensors of a file, those of all experts as one or two of each expert.
 
-    `NAME.weight` `[num_experts, outputs, inputs]` becomes `NAME.0.weight`, `NAME.1.weight`, ...;
+    `NAME.weight` `[num_experts, outputs, inputs]` becomes `NAME.0.weight`, `NAME.1.weight`, ...,
+    and `NAME.bias` `[num_experts, outputs]` becomes `NAME.0.bias`, ...;
     `NAME.gate_up_proj` becomes `NAME.0.gate_proj.weight`, `NAME.0.up_proj.weight`, ..., and
     `NAME.down_proj` becomes `NAME.0.down_proj.weight`, ...
 

@@ -15,6 +15,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 from transformers import (
+    GptOssConfig,
     GraniteMoeConfig,
     LlamaConfig,
     MistralConfig,
@@ -36,10 +37,11 @@ CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "qwen3moe": Qwen3MoeConfig,
     "granitemoe": GraniteMoeConfig,
     "mixtral": MixtralConfig,
+    "gpt-oss": GptOssConfig,
 }
-KINDS = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+KINDS = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
 """What GGUF calls a type of model, where that is something else."""
-GROUPED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+GROUPED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4")
 """Rows are multiples of 32."""
 SUPER_BLOCKS = ("Q4_K", "Q5_K", "Q6_K")
 """Rows are multiples of 256."""
@@ -103,11 +105,11 @@ def write_model(
     values = {}
     for theirs, parameter in model.named_parameters():
         heads = _num_heads(model, theirs) if kind in ("llama", "granitemoe") else None
-        for name, part in _parts(names[theirs], parameter):
+        for name, part in _parts(names[theirs], parameter, kind):
             rows = permuted(part.numpy(), heads)
-            is_number = rows.ndim == 1 or "ffn_gate_inp" in name
+            is_number = rows.ndim == 1 or "ffn_gate_inp" in name or name.endswith("bias")
             stored_type = "F32" if is_number else _type_of(name, chosen)
-            flat = rows if is_number else rows.reshape(-1, rows.shape[-1])
+            flat = np.ascontiguousarray(rows if is_number else rows.reshape(-1, rows.shape[-1]))
             stored = _encoded(flat, stored_type, random)
             held = gguf.quants.dequantize(stored, GGMLQuantizationType[stored_type])
             part.copy_(torch.from_numpy(unpermuted(held, heads)).view(part.shape))
@@ -134,21 +136,28 @@ def gguf_names(model: PreTrainedModel) -> dict[str, str]:
     names = {}
     for name, _ in model.named_parameters():
         layer = name.removeprefix("model.layers.").partition(".")[0]
-        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        if ".experts." in name and "_proj" in name:
             part = "ffn_gate_up_exps" if "gate" in name else "ffn_down_exps"
-            names[name] = f"blk.{layer}.{part}.weight"
-        elif name.endswith(("mlp.gate.weight", "router.weight")):
-            names[name] = f"blk.{layer}.ffn_gate_inp.weight"
+            names[name] = f"blk.{layer}.{part}.{'bias' if name.endswith('bias') else 'weight'}"
+        elif name.endswith("sinks"):
+            names[name] = f"blk.{layer}.attn_sinks.weight"
+        elif name.endswith(("mlp.gate.weight", "router.weight", "router.bias")):
+            names[name] = f"blk.{layer}.ffn_gate_inp.{name.rpartition('.')[2]}"
         else:
             names[name] = table.get_name(name, (".weight", ".bias"))
     return names
 
 
-def _parts(name: str, parameter: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+def _parts(name: str, parameter: torch.Tensor, kind: str) -> list[tuple[str, torch.Tensor]]:
     """Return the tensors of a file that a parameter becomes: gates and ups of experts are two."""
+    if kind == "gpt-oss" and parameter.ndim == 3:
+        # Inputs come before outputs.
+        parameter = parameter.transpose(1, 2)
     if "ffn_gate_up_exps" not in name:
         return [(name, parameter)]
     names = [name.replace("gate_up", part) for part in ("gate", "up")]
+    if kind == "gpt-oss":
+        return list(zip(names, (parameter[:, ::2], parameter[:, 1::2]), strict=True))
     return list(zip(names, parameter.chunk(2, dim=1), strict=True))
 
 
@@ -208,12 +217,20 @@ def _add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
     if config.rope_parameters["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(config.rope_parameters["factor"])
+    if config.rope_parameters["rope_type"] == "yarn":
+        rope = config.rope_parameters
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
     if (num_experts := getattr(config, "num_local_experts", None)) is not None:
         writer.add_expert_count(num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
     if config.model_type == "qwen3_moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if config.model_type == "mistral":
+    if config.model_type == "gpt_oss":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+    if config.model_type in {"gpt_oss", "mistral"}:
         writer.add_sliding_window(config.sliding_window)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")

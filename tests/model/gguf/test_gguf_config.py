@@ -199,7 +199,7 @@ def test_a_model_with_values_per_layer_loads(path):
     assert torch.equal(prompt_logits(load_model(path), prompt), expected)
 
 
-KNOWN = "llama, qwen2, qwen3, gemma2, gemma3, granite, olmo2, qwen3moe or granitemoe"
+KNOWN = "llama, qwen2, qwen3, gemma2, gemma3, granite, olmo2, qwen3moe, granitemoe or gpt-oss"
 
 
 @pytest.mark.parametrize("kind", ["phi3", "bert", "LLAMA", ""])

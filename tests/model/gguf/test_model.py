@@ -22,7 +22,7 @@ from chairlift.model.weights import load_weights
 from torch import nn
 
 from tests.model.families import random_tokens
-from tests.model.family_table import LLAMA3_ROPE
+from tests.model.family_table import LLAMA3_ROPE, YARN_ROPE
 from tests.model.gguf.files import (
     GROUPED,
     MIXED,
@@ -69,8 +69,18 @@ ARCHITECTURES = {
     ),
     "mixtral": ("mixtral", {"num_local_experts": 4}),
     "granitemoe": ("granitemoe", {"num_local_experts": 4}),
+    "gpt-oss": (
+        "gpt-oss",
+        {
+            "head_dim": 32,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 20,
+            "rope_parameters": {**YARN_ROPE, "truncate": False},
+        },
+    ),
 }
-WITH_EXPERTS = ["qwen3moe", "mixtral", "granitemoe"]
+WITH_EXPERTS = ["qwen3moe", "mixtral", "granitemoe", "gpt-oss"]
 every_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
 
 FORMATS = {
@@ -170,7 +180,7 @@ def test_every_architecture_may_keep_its_blocks(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", WITH_EXPERTS)
-@pytest.mark.parametrize("stored", ["Q8_0", "Q4_1"])
+@pytest.mark.parametrize("stored", ["Q8_0", "Q4_1", "MXFP4"])
 def test_experts_keep_their_blocks(tmp_path, name, stored):
     architecture, settings = ARCHITECTURES[name]
     model = small_model(architecture, **settings)
@@ -256,7 +266,7 @@ def packed_bytes(weights):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama, biases, wide heads", "qwen3, tied, wide heads", "granitemoe"]
+    "name", ["llama, biases, wide heads", "qwen3, tied, wide heads", "granitemoe", "gpt-oss"]
 )
 @pytest.mark.parametrize("types", ["F16", "Q4_1", "mixed"])
 @pytest.mark.parametrize("quantize", [Quantize.NONE, Quantize.INT8, Quantize.INT4])

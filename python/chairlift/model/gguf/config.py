@@ -7,6 +7,7 @@ Source of the keys: `gguf-py/gguf/constants.py` of llama.cpp; of what each stand
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import torch
 
 from chairlift.errors import ModelError
 from chairlift.model.fields import Fields, either
+from chairlift.model.gguf.end_tokens import end_token_ids
 from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.names import CheckpointNames
 
@@ -28,6 +30,7 @@ ARCHITECTURES: Final = {
     "olmo2": "Olmo2ForCausalLM",
     "qwen3moe": "Qwen3MoeForCausalLM",
     "granitemoe": "GraniteMoeForCausalLM",
+    "gpt-oss": "GptOssForCausalLM",
 }
 """The family of each `general.architecture`; Mistral and Mixtral call themselves llama."""
 
@@ -53,7 +56,10 @@ NAMES: Final = CheckpointNames(
     expert_gate="ffn_gate_exps.{}",
     expert_up="ffn_up_exps.{}",
     expert_down="ffn_down_exps.{}",
+    sinks="attn_sinks.weight",
 )
+NAMES_OF: Final = {"GptOssForCausalLM": replace(NAMES, feed_forward_norm="post_attention_norm")}
+"""By the family, where they are not `NAMES`."""
 
 _KEYS: Final = {
     "hidden_size": "embedding_length",
@@ -75,27 +81,14 @@ _KEYS: Final = {
 DIVISORS: Final = "rope_freqs.weight"
 """What each frequency of RoPE is divided by, `[head_dim / 2]`: the scaling of Llama 3.1."""
 
-_END_TEXTS: Final = frozenset(
-    (
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end|>",
-        "<end_of_turn>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-    )
-)
-"""Control tokens that end an answer whether or not the metadata names them, as in llama.cpp."""
-_CONTROL: Final = 3
 _OF_LAYER: Final = re.compile(
     rf"{NAMES.layers}\.[0-9]+\.({NAMES.query}|{NAMES.key})\.(?:weight|bias)"
 )
 """Queries and keys, whose rows llama.cpp has in another order."""
 _IN_PAIRS: Final = frozenset(("granite", "granitemoe", "llama"))
 """Architectures whose rows of queries and keys lie in the order of llama.cpp."""
-_WITH_WINDOWS: Final = frozenset(("gemma2", "gemma3"))
-"""Architectures of which most layers have a window."""
+_WITH_WINDOWS: Final = frozenset(("gemma2", "gemma3", "gpt-oss"))
+"""Architectures whose family says which layers have a window."""
 _MULTIPLIERS: Final = {
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
@@ -104,8 +97,10 @@ _MULTIPLIERS: Final = {
 }
 """Of Granite."""
 _WITH_MULTIPLIERS: Final = frozenset(("granite", "granitemoe"))
-_WITH_EXPERTS: Final = frozenset(("granitemoe", "qwen3moe"))
+_WITH_EXPERTS: Final = frozenset(("gpt-oss", "granitemoe", "qwen3moe"))
 """Architectures that always have experts; those of llama may, as Mixtral."""
+_EXPERT_SIZES: Final = {"qwen3moe": "moe_intermediate_size", "gpt-oss": "intermediate_size"}
+"""The field of the width of an expert, by architecture; of others it is that of all layers."""
 _CAPS: Final = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
@@ -115,6 +110,7 @@ _LARGEST_GEMMAS: Final = {"gemma2": 46, "gemma3": 62}
 """Layers of the 27B models, whose queries are scaled by the width of the model."""
 _SOFTMAX: Final = 1
 """What weighs the experts, of `expert_gating_func`."""
+_WITH_YARN: Final = frozenset(("gpt-oss",))
 _ROPE_FACTORS: Final = ("scaling.factor", "scale_linear")
 _UNSUPPORTED: Final = (
     "expert_group_count",
@@ -218,22 +214,6 @@ def read_divisors(header: GgufHeader, head_dim: int) -> tuple[float, ...] | None
     return tuple(divisors.tolist())
 
 
-def end_token_ids(metadata: Fields) -> tuple[int, ...]:
-    """Return the tokens that end an answer: those that the metadata names, and known others."""
-    values = metadata.values
-    named = [
-        metadata.optional_integer(f"tokenizer.ggml.{name}_token_id", least=0)
-        for name in ("eos", "eot", "eom")
-    ]
-    tokens, kinds = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.token_type")
-    known = []
-    if isinstance(tokens, list) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
-        control = np.flatnonzero(kinds == _CONTROL).tolist()
-        known = [token_id for token_id in control if tokens[token_id] in _END_TEXTS]
-    ids = [token_id for token_id in named if token_id is not None]
-    return tuple(dict.fromkeys((*ids, *known)))
-
-
 def _vocab_size(header: GgufHeader, metadata: Fields) -> int:
     embedding = header.tensors.get(f"{NAMES.embedding}.weight")
     if embedding is not None:
@@ -292,22 +272,22 @@ class _Metadata:
             "num_experts_per_tok": fields.integer(f"{at}expert_used_count"),
             "norm_topk_prob": True,
         }
-        if self.kind == "qwen3moe":
-            values["moe_intermediate_size"] = fields.integer(f"{at}expert_feed_forward_length")
+        if (name := _EXPERT_SIZES.get(self.kind)) is not None:
+            values[name] = fields.integer(f"{at}expert_feed_forward_length")
         return values
 
     def window(self) -> int | None:
         """Read the tokens that a layer sees; None sees all.
 
-        Of Gemma, the family says which layers have it; for Qwen no key does.
+        Of some the family says which layers have it; for Qwen no key does.
         """
         key = f"{self.kind}.attention.sliding_window"
         window = self.fields.optional_integer(key, least=0)
         longest = self.fields.integer(f"{self.kind}.context_length")
+        if self.kind in _WITH_WINDOWS:
+            return window or None
         if not window or (window >= longest and self.kind != "llama"):
             return None
-        if self.kind in _WITH_WINDOWS:
-            return window
         if self.kind != "llama":
             self.fields.fail(key, f"0, or at least context_length, {longest}")
         return window
@@ -320,7 +300,7 @@ class _Metadata:
                 name: fields.optional_number(f"{kind}.{key}") for key, name in _MULTIPLIERS.items()
             }
             return {name: value for name, value in found.items() if value}
-        if kind not in _WITH_WINDOWS:
+        if kind not in _LARGEST_GEMMAS:
             return {}
         num_heads, _ = self.num_heads()
         size = self.head_dim(num_heads)
@@ -373,12 +353,32 @@ class _Metadata:
         """Read the position embedding."""
         fields, at = self.fields, f"{self.kind}.rope."
         theta = fields.number(f"{at}freq_base", default=10_000.0, positive=True)
-        kind = fields.choice(f"{at}scaling.type", {"none": 0, "linear": 0}, default="linear")
+        kinds = {"none": 0, "linear": 0}
+        if self.kind in _WITH_YARN:
+            kinds["yarn"] = 0
+        kind = fields.choice(f"{at}scaling.type", kinds, default="linear")
         # The second is the name of old files; 0 and 1 change nothing.
         factors = [fields.optional_number(f"{at}{key}") for key in _ROPE_FACTORS]
         factor = next((factor for factor in factors if factor is not None), 0.0)
+        if kind == "yarn":
+            return {"rope_theta": theta, **self.yarn(factor)}
         if kind == "linear" and factor not in {0.0, 1.0}:
             if DIVISORS in self.header.tensors:
                 fields.fail(f"{at}{_ROPE_FACTORS[0]}", f"1, as there is {DIVISORS}")
             return {"rope_theta": theta, "rope_type": "linear", "factor": factor}
         return {"rope_theta": theta, "rope_type": "default"}
+
+    def yarn(self, factor: float) -> Mapping[str, Any]:
+        """Read YaRN, whose ramp is not rounded to whole frequencies here."""
+        fields, at = self.fields, f"{self.kind}.rope.scaling."
+        for name in ("yarn_ext_factor", "yarn_attn_factor"):
+            if fields.optional_number(f"{at}{name}") not in {None, 1.0}:
+                fields.fail(f"{at}{name}", "1: it is not supported")
+        return {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": fields.integer(f"{at}original_context_length"),
+            "beta_fast": fields.number(f"{at}yarn_beta_fast", default=32.0),
+            "beta_slow": fields.number(f"{at}yarn_beta_slow", default=1.0),
+            "truncate": False,
+        }

@@ -35,6 +35,11 @@ _TEKKEN: Final = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_WITH_CONTRACTIONS: Final = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 class _Splitter(NamedTuple):
@@ -78,6 +83,7 @@ _SPLITTERS: Final[Mapping[str, _Splitter]] = {
     "deepseek-coder": _Splitter(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+", r"\p{N}")
     ),
+    "gpt-4o": _Splitter((_WITH_CONTRACTIONS,)),
     "tekken": _Splitter((_TEKKEN,), ignores_merges=True, adds_bos=True),
 }
 """By `tokenizer.ggml.pre`."""
