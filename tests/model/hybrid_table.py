@@ -84,6 +84,7 @@ HYBRIDS: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
             "num_experts": 6,
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 48,
+            "routed_scaling_factor": 1.5,
         },
     ),
     "qwen3.5, heads that share keys": (

@@ -204,7 +204,6 @@ def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> i
     numbers = sum(
         _FLOAT32 * prod(shape) for layer in tensors.layers for shape in layer.numbers().values()
     )
-    numbers += sum(_FLOAT32 * (layer.scalar is not None) for layer in tensors.layers)
     numbers += sum(map(value_norm_size, spec.layers)) * dtype.itemsize
     return layers + embedding + ends + numbers + _rope_bytes(spec, config.max_model_len)
 

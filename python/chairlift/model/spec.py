@@ -68,6 +68,11 @@ class LayerSpec:
         assert self.attention is not None, "a recurrent state has no window"
         return replace(self, attention=replace(self.attention, window=window))
 
+    def without_rope(self) -> "LayerSpec":
+        """Return a layer of attention without a position embedding."""
+        assert self.attention is not None, "a recurrent state has none"
+        return replace(self, attention=replace(self.attention, rope=None))
+
     def with_state(self, recurrent: Recurrent) -> "LayerSpec":
         """Return a layer with a recurrent state in the place of attention."""
         return replace(self, attention=None, recurrent=recurrent)

@@ -50,7 +50,9 @@ class LayerTensors(NamedTuple):
     def numbers(self) -> dict[str, Shape]:
         """Return the names and shapes of what is read as float32, and kept so."""
         recurrent = {} if self.recurrent is None else self.recurrent.numbers
-        return {name: own[name] for own in (self.sinks, *recurrent.values()) for name in own}
+        scalar: Mapping[str, Shape] = {} if self.scalar is None else {self.scalar: (1,)}
+        parts = self.sinks, scalar, *recurrent.values()
+        return {name: own[name] for own in parts for name in own}
 
     def parts(self) -> "Iterator[NormTensor | LinearTensors]":
         """Yield each part but single numbers: of the choice of experts, of states, of sinks."""
@@ -168,8 +170,6 @@ class ModelTensors(NamedTuple):
             if layer.experts is not None:
                 shapes |= dict(layer.experts.numbers.values())
             shapes |= layer.numbers()
-            if layer.scalar is not None:
-                shapes[layer.scalar] = (1,)
         return shapes | {name: shape for part in parts for name, shape in part.shapes()}
 
 

@@ -85,11 +85,29 @@ def mlp(fields: Fields, *, bias: bool = False, gated: bool = True, key: str = "h
     return Mlp(fields.integer("intermediate_size"), activation(fields, key), gated, bias)
 
 
-def experts(fields: Fields, num: int, top_k: int, inner: int, scores: str) -> Experts:
-    """Build a mixture of `num` experts of width `inner`, of which each token uses `top_k`."""
-    if top_k > num:
-        fields.fail("num_experts_per_tok", f"at most {num}")
-    return Experts(num, top_k, inner, scores, activation(fields))
+def experts(
+    fields: Fields,
+    scores: str,
+    *,
+    num: str = "num_experts",
+    top_k: str = "num_experts_per_tok",
+    width: str = "moe_intermediate_size",
+    key: str = "hidden_act",
+) -> Experts:
+    """Read a mixture of experts.
+
+    Args:
+        fields: Of config.json.
+        scores: As in `Experts`.
+        num: The field with the number of experts.
+        top_k: The field with how many of them each token uses.
+        width: The field with the size of an expert.
+        key: The field with the activation.
+    """
+    num_experts, chosen = fields.integer(num), fields.integer(top_k)
+    if chosen > num_experts:
+        fields.fail(top_k, f"at most {num_experts}")
+    return Experts(num_experts, chosen, fields.integer(width), scores, activation(fields, key))
 
 
 def activation(fields: Fields, key: str = "hidden_act") -> str:

@@ -15,6 +15,7 @@ from chairlift.model.families.family import (
     activation,
     attention,
     decoder,
+    experts,
     kinds_by_pattern,
     mlp,
     rms_norm,
@@ -64,20 +65,8 @@ def _feed_forward(fields: Fields, dense: Mlp, norm: RmsNorm) -> Mlp | Experts:
     """Read the experts beside a dense feed-forward, if there are some."""
     if not fields.flag("enable_moe_block"):
         return dense
-    num, top_k = fields.integer("num_experts"), fields.integer("top_k_experts")
-    if top_k > num:
-        fields.fail("top_k_experts", f"at most {num}")
-    return Experts(
-        num,
-        top_k,
-        fields.integer("moe_intermediate_size"),
-        "softmax",
-        dense.activation,
-        least_sum=0.0,
-        shared=dense,
-        own_norm=norm,
-        has_factors=True,
-    )
+    sparse = experts(fields, "softmax", top_k="top_k_experts", key=_HIDDEN_ACT)
+    return replace(sparse, least_sum=0.0, shared=dense, own_norm=norm, has_factors=True)
 
 
 def _attention(

@@ -7,34 +7,28 @@ from chairlift.model.families.family import (
     Family,
     attention,
     decoder,
+    experts,
     kinds_by_pattern,
     rms_norm,
     windows_by_kind,
 )
 from chairlift.model.fields import Fields
-from chairlift.model.layer_parts import Experts
 from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _gpt_oss(fields: Fields) -> ModelSpec:
     if fields.values.get("hidden_act", "silu") != "silu":
         fields.fail("hidden_act", "silu")
-    bias, num = fields.flag("attention_bias"), fields.integer("num_local_experts")
-    top_k = fields.integer("num_experts_per_tok")
-    if top_k > num:
-        fields.fail("num_experts_per_tok", f"at most {num}")
-    experts = Experts(
-        num,
-        top_k,
-        fields.integer("intermediate_size"),
-        "softmax_of_chosen",
+    bias = fields.flag("attention_bias")
+    sparse = replace(
+        experts(fields, "softmax_of_chosen", num="num_local_experts", width="intermediate_size"),
         limit=fields.number("swiglu_limit", positive=True),
         alpha=fields.number("swiglu_alpha"),
         bias=True,
         router_bias=True,
     )
     own = replace(attention(fields, qkv_bias=bias, out_bias=bias), has_sinks=True)
-    layer = LayerSpec(own, experts, rms_norm(fields))
+    layer = LayerSpec(own, sparse, rms_norm(fields))
     kinds = kinds_by_pattern(fields, 2)
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
     return decoder(fields, [layer.with_window(window) for window in windows])

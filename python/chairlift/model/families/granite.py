@@ -40,6 +40,11 @@ def granite_layer(fields: Fields) -> LayerSpec:
     )
 
 
+def granite_experts(fields: Fields) -> Experts:
+    """Read the experts of a layer."""
+    return experts(fields, "softmax_of_chosen", num="num_local_experts", width="intermediate_size")
+
+
 def granite_decoder(fields: Fields, layers: Sequence[LayerSpec]) -> ModelSpec:
     """Build the spec of some layers, with the multipliers of both ends."""
     return decoder(
@@ -61,15 +66,11 @@ def _hybrid(fields: Fields) -> ModelSpec:
     if position not in (None, "nope", "rope"):
         fields.fail("position_embedding_type", "nope or rope")
     if position != "rope":
-        assert attended.attention is not None, "as it was read"
-        attended = replace(attended, attention=replace(attended.attention, rope=None))
+        attended = attended.without_rope()
     shared = Mlp(fields.integer("shared_intermediate_size"), activation(fields))
-    num = fields.integer("num_local_experts", least=0)
     feed_forward: Mlp | Experts = shared
-    if num:
-        top_k, inner = fields.integer("num_experts_per_tok"), fields.integer("intermediate_size")
-        sparse = experts(fields, num, top_k, inner, "softmax_of_chosen")
-        feed_forward = replace(sparse, shared=shared)
+    if fields.integer("num_local_experts", least=0):
+        feed_forward = replace(granite_experts(fields), shared=shared)
     attended = replace(attended, feed_forward=feed_forward)
     kinds = fields.values.get("layer_types")
     num_layers = fields.integer("num_hidden_layers")

@@ -55,11 +55,10 @@ def _lfm2_moe(fields: Fields) -> ModelSpec:
         fields.integer("num_hidden_layers"),
         fields.integer("num_dense_layers", least=0),
     )
-    if fields.number("routed_scaling_factor") != 1.0:
-        fields.fail("routed_scaling_factor", "1")
     sparse = replace(
-        _experts(fields, "sigmoid"),
+        experts(fields, "sigmoid"),
         least_sum=1e-6 if fields.flag("norm_topk_prob") else None,
+        multiplier=fields.number("routed_scaling_factor"),
         has_choice_bias=fields.flag("use_expert_bias"),
     )
     if fields.values.get("layer_types") is None:
@@ -120,14 +119,9 @@ def _qwen3_next(fields: Fields) -> ModelSpec:
     return _qwen_hybrid(fields, sparse_where(fields, sparse, mlp(fields)))
 
 
-def _experts(fields: Fields, scores: str) -> Experts:
-    num, top_k = fields.integer("num_experts"), fields.integer("num_experts_per_tok")
-    return experts(fields, num, top_k, fields.integer("moe_intermediate_size"), scores)
-
-
 def _qwen_experts(fields: Fields) -> Experts:
     return replace(
-        _experts(fields, "softmax"),
+        experts(fields, "softmax"),
         least_sum=0.0,
         shared=Mlp(fields.integer("shared_expert_intermediate_size"), activation(fields)),
         shared_is_gated=True,

@@ -8,7 +8,6 @@ from chairlift.model.families.family import (
     LLAMA_NAMES,
     SLIDING,
     Family,
-    activation,
     attention,
     decoder,
     effective_window,
@@ -19,7 +18,12 @@ from chairlift.model.families.family import (
     windows_by_kind,
     with_windows,
 )
-from chairlift.model.families.granite import DEFAULTS, granite_decoder, granite_layer
+from chairlift.model.families.granite import (
+    DEFAULTS,
+    granite_decoder,
+    granite_experts,
+    granite_layer,
+)
 from chairlift.model.fields import Fields
 from chairlift.model.layer_parts import Experts, Mlp
 from chairlift.model.spec import LayerSpec, ModelSpec
@@ -44,10 +48,9 @@ def sparse_where(fields: Fields, sparse: Experts, dense: Mlp | Experts) -> list[
     return [sparse if n not in without and (n + 1) % step == 0 else dense for n in numbers]
 
 
-def _num_experts(fields: Fields, *names: str) -> int:
-    """Read the number of experts under the first of its names that is there."""
-    found = next((name for name in names if fields.values.get(name) is not None), names[0])
-    return fields.integer(found)
+def _given(fields: Fields, *names: str) -> str:
+    """Return the first of the names of one field that is there, or the first."""
+    return next((name for name in names if fields.values.get(name) is not None), names[0])
 
 
 def _qwen3(fields: Fields) -> ModelSpec:
@@ -55,13 +58,7 @@ def _qwen3(fields: Fields) -> ModelSpec:
     own = attention(fields, qk_norm=rms_norm(fields), qkv_bias=bias, out_bias=bias)
     layer = LayerSpec(own, None, rms_norm(fields))
     sparse = replace(
-        experts(
-            fields,
-            _num_experts(fields, "num_experts", "num_local_experts"),
-            fields.integer("num_experts_per_tok"),
-            fields.integer("moe_intermediate_size"),
-            "softmax",
-        ),
+        experts(fields, "softmax", num=_given(fields, "num_experts", "num_local_experts")),
         least_sum=0.0 if fields.flag("norm_topk_prob") else None,
     )
     feed_forwards = sparse_where(fields, sparse, mlp(fields))
@@ -77,39 +74,35 @@ def _qwen3(fields: Fields) -> ModelSpec:
 
 
 def _mixtral(fields: Fields) -> ModelSpec:
-    inner = fields.integer("intermediate_size")
-    num, top_k = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
-    sparse = replace(experts(fields, num, top_k, inner, "softmax"), least_sum=0.0)
+    sparse = experts(fields, "softmax", num="num_local_experts", width="intermediate_size")
+    sparse = replace(sparse, least_sum=0.0)
     layer = LayerSpec(attention(fields), sparse, rms_norm(fields))
     window = effective_window(fields, fields.optional_integer("sliding_window"))
     return decoder(fields, with_windows(layer, [window] * fields.integer("num_hidden_layers")))
 
 
 def _granite(fields: Fields) -> ModelSpec:
-    inner = fields.integer("intermediate_size")
-    num, top_k = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
-    sparse = experts(fields, num, top_k, inner, "softmax_of_chosen")
-    layer = replace(granite_layer(fields), feed_forward=sparse)
+    layer = replace(granite_layer(fields), feed_forward=granite_experts(fields))
     return granite_decoder(fields, [layer] * fields.integer("num_hidden_layers"))
 
 
 def _ernie(fields: Fields) -> ModelSpec:
-    bias, inner = fields.flag("use_bias"), fields.integer("moe_intermediate_size")
-    if bias:
+    if fields.flag("use_bias"):
         fields.fail("use_bias", "false")
     own = attention(fields)
     assert own.rope is not None, "the fields of RoPE have defaults"
     layer = LayerSpec(
         replace(own, rope=replace(own.rope, interleaved=True)), mlp(fields), rms_norm(fields)
     )
-    num = _num_experts(fields, "moe_num_experts", "num_experts", "num_local_experts")
-    top_k = _num_experts(fields, "moe_k", "num_experts_per_tok")
+    num = _given(fields, "moe_num_experts", "num_experts", "num_local_experts")
+    top_k = _given(fields, "moe_k", "num_experts_per_tok")
+    sparse = experts(fields, "softmax", num=num, top_k=top_k)
     shared = fields.integer("moe_num_shared_experts", least=0)
     sparse = replace(
-        experts(fields, num, top_k, inner, "softmax"),
+        sparse,
         least_sum=fields.number("moe_norm_min"),
         has_choice_bias=True,
-        shared=Mlp(inner * shared, activation(fields)) if shared else None,
+        shared=Mlp(sparse.intermediate_size * shared, sparse.activation) if shared else None,
     )
     first = fields.integer("moe_layer_start_index", least=0)
     last = fields.values.get("moe_layer_end_index")

@@ -9,9 +9,9 @@ from dataclasses import replace
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
-    activation,
     attention,
     decoder,
+    experts,
     mlp,
 )
 from chairlift.model.families.granite import check_time_step_limit
@@ -71,22 +71,15 @@ def _experts(fields: Fields) -> Experts:
     for name, expected in (("n_group", 1), ("n_shared_experts", 1), ("moe_latent_size", None)):
         if fields.values.get(name) != expected:
             fields.fail(name, "null" if expected is None else str(expected))
-    num, top_k = fields.integer("n_routed_experts"), fields.integer("num_experts_per_tok")
-    if top_k > num:
-        fields.fail("num_experts_per_tok", f"at most {num}")
-    kind = activation(fields, _ACTIVATION)
+    sparse = experts(fields, "sigmoid", num="n_routed_experts", key=_ACTIVATION)
     shared = fields.integer("moe_shared_expert_intermediate_size")
-    return Experts(
-        num=num,
-        top_k=top_k,
-        intermediate_size=fields.integer("moe_intermediate_size"),
-        scores="sigmoid",
-        activation=kind,
+    return replace(
+        sparse,
         least_sum=1e-20 if fields.flag("norm_topk_prob") else None,
         multiplier=fields.number("routed_scaling_factor"),
         gated=False,
         has_choice_bias=True,
-        shared=Mlp(shared, kind, gated=False, bias=fields.flag("mlp_bias")),
+        shared=Mlp(shared, sparse.activation, gated=False, bias=fields.flag("mlp_bias")),
     )
 
 
@@ -96,7 +89,7 @@ def _nemotron_h(fields: Fields) -> ModelSpec:
             fields.fail(name, "null or false")
     norm = RmsNorm(fields.number("layer_norm_epsilon"))
     kinds = _kinds(fields)
-    attended = LayerSpec(replace(attention(fields), rope=None), None, norm)
+    attended = LayerSpec(attention(fields), None, norm).without_rope()
     by_kind = {_ATTENTION: attended}
     if _MAMBA in kinds:
         by_kind[_MAMBA] = attended.with_state(_mamba(fields, norm))

@@ -78,9 +78,8 @@ def _delta(fields: Fields) -> GatedDelta:
 
 def _olmo_hybrid(fields: Fields) -> ModelSpec:
     attended = _layer(fields)
-    assert attended.attention is not None, "as it was read"
     if not _has_rope(fields):
-        attended = replace(attended, attention=replace(attended.attention, rope=None))
+        attended = attended.without_rope()
     recurrent = replace(attended.with_state(_delta(fields)), norm_before=True, norm_after=False)
     num_layers = fields.integer("num_hidden_layers")
     default = [FULL if layer % 4 == 3 else LINEAR for layer in range(num_layers)]

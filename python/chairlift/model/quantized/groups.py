@@ -91,13 +91,11 @@ def block_type(bits: int, scales: StoredTensor, *, has_zeros: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FloatTensor:
-    """A matrix of floats of four bits (MXFP4), not read yet; as `StoredTensor`, of blocks."""
+class _WithScales:
+    """A matrix whose numbers and scales are a tensor each, not read yet; as `StoredTensor`."""
 
     codes: StoredTensor
-    """uint8 `[N, K / 32, 16]`: two numbers in a byte, the first in its low half."""
-    exponents: StoredTensor
-    """uint8 `[N, K / 32]`: of the scales."""
+    scales: StoredTensor
     name: str
 
     @property
@@ -106,9 +104,23 @@ class FloatTensor:
         return self.codes.path
 
     @property
+    def num_bytes(self) -> int:
+        """In the file."""
+        return self.codes.num_bytes + self.scales.num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FloatTensor(_WithScales):
+    """Floats of four bits (MXFP4), with a block type.
+
+    The codes are uint8 `[N, K / 32, 16]`: two numbers in a byte, the first in its low half. The
+    scales are uint8 `[N, K / 32]`: the exponents of their values.
+    """
+
+    @property
     def shape(self) -> Shape:
         """`[N, K]`."""
-        rows, groups = self.exponents.shape
+        rows, groups = self.scales.shape
         return rows, BLOCK * groups
 
     @property
@@ -116,17 +128,12 @@ class FloatTensor:
         """The type of its blocks."""
         return "MXFP4"
 
-    @property
-    def num_bytes(self) -> int:
-        """In the file."""
-        return self.codes.num_bytes + self.exponents.num_bytes
-
     def blocks(self) -> Tensor:
         """Read the matrix as blocks, uint8 `[N, bytes of a row]`."""
         pairs = self.codes.numbers()
         codes = torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)
         halves = codes[..., : BLOCK // 2] | codes[..., BLOCK // 2 :] << 4
-        return torch.cat((self.exponents.numbers().unsqueeze(-1), halves), dim=-1).flatten(1)
+        return torch.cat((self.scales.numbers().unsqueeze(-1), halves), dim=-1).flatten(1)
 
     def read(self, out: Tensor) -> None:
         """Read the values into a contiguous tensor of the same shape, and convert them."""
@@ -136,34 +143,21 @@ class FloatTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledTensor:
-    """A matrix of eight-bit floats with scales per tile; as `StoredTensor`, always widened."""
+class ScaledTensor(_WithScales):
+    """Eight-bit floats with scales per tile, always widened."""
 
-    weight: StoredTensor
-    scales: StoredTensor
-    name: str
     tile: Shape
     """Rows and columns that share a scale; the last tiles of a matrix may be smaller."""
 
     @property
-    def path(self) -> Path:
-        """The file."""
-        return self.weight.path
-
-    @property
     def shape(self) -> Shape:
         """`[N, K]`."""
-        return self.weight.shape
+        return self.codes.shape
 
     @property
     def dtype(self) -> str:
         """What the values are stored as."""
-        return self.weight.dtype
-
-    @property
-    def num_bytes(self) -> int:
-        """In the file."""
-        return self.weight.num_bytes + self.scales.num_bytes
+        return self.codes.dtype
 
     def read(self, out: Tensor) -> None:
         """Read the values into a contiguous tensor of the same shape, and convert them."""
@@ -172,7 +166,7 @@ class ScaledTensor:
         scales = scales.view(-(-rows // self.tile[0]), -(-columns // self.tile[1]))
         wide = scales.repeat_interleave(self.tile[1], 1)[:, :columns]
         wide = wide.repeat_interleave(self.tile[0], 0)[:rows]
-        out.copy_(self.weight.numbers().float() * wide)
+        out.copy_(self.codes.numbers().float() * wide)
 
     def blocks(self) -> Tensor:
         """Raise ModelError: there are none."""

@@ -43,16 +43,25 @@ pub(crate) trait Codes: Sync {
     const LINES: usize;
 
     /// Words of a group of inputs.
-    fn input_words<I: Isa>() -> usize;
+    #[inline(always)]
+    fn input_words<I: Isa>() -> usize {
+        GROUP / 4
+    }
 
     /// Packs the codes of a group into column `column` of zeroed lines of `width` words.
     fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]);
 
     /// Packs the integers of a group of inputs into the first [`Self::input_words`].
-    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]);
+    #[inline(always)]
+    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
+        copy(integers, words);
+    }
 
     /// What the sums of a row start with: less an offset of each code, as of the integers of its inputs.
-    fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32;
+    #[inline(always)]
+    fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
+        (-offset * sum(integers)).cast_unsigned()
+    }
 
     /// Adds the products of a group, or of a part of it, to the starts of R rows.
     fn sums<I: Isa, const R: usize>(
@@ -77,11 +86,6 @@ impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
     const LINES: usize = GROUP / 8;
 
     #[inline(always)]
-    fn input_words<I: Isa>() -> usize {
-        GROUP / 4
-    }
-
-    #[inline(always)]
     fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
         for (line, codes) in lines.chunks_exact_mut(width).zip(codes.as_chunks::<8>().0) {
             for (place, &code) in codes.iter().enumerate() {
@@ -93,11 +97,6 @@ impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
                 line[column] |= u32::from(code) << (8 * (place % 4) + 4 * (place / 4));
             }
         }
-    }
-
-    #[inline(always)]
-    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
-        copy(integers, words);
     }
 
     #[inline(always)]
@@ -168,11 +167,6 @@ impl Codes for Sixes {
     const LINES: usize = 6;
 
     #[inline(always)]
-    fn input_words<I: Isa>() -> usize {
-        GROUP / 4
-    }
-
-    #[inline(always)]
     fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
         for (lines, codes) in lines
             .chunks_exact_mut(3 * width)
@@ -186,16 +180,6 @@ impl Codes for Sixes {
                 lines[2 * width + column] |= high << (byte + (2 * four + 4) % 8);
             }
         }
-    }
-
-    #[inline(always)]
-    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
-        copy(integers, words);
-    }
-
-    #[inline(always)]
-    fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
-        (-offset * sum(integers)).cast_unsigned()
     }
 
     #[inline(always)]
@@ -302,11 +286,6 @@ impl Codes for Bytes {
         for (words, [a, b, c, d]) in words.as_chunks_mut::<2>().0.iter_mut().zip(fours) {
             *words = [halves(*a, *c), halves(*b, *d)];
         }
-    }
-
-    #[inline(always)]
-    fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
-        (-offset * sum(integers)).cast_unsigned()
     }
 
     #[inline(always)]

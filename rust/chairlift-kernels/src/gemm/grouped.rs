@@ -334,11 +334,6 @@ fn add_group<I: Isa, F: Format, const R: usize>(
 fn load_numbers<I: Isa, F: Format>(words: &[u32], factors: &[u32]) -> [I::Vector; REGISTERS] {
     let mut numbers = [I::splat(0.0); REGISTERS];
     for n in 0..REGISTERS {
-        let factors = if F::Numbers::FACTOR_GROUPS == 0 {
-            factors
-        } else {
-            &factors[n * I::LANES / 2..]
-        };
         numbers[n] = F::Numbers::load::<I>(words, n, factors);
     }
     numbers

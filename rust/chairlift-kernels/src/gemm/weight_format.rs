@@ -177,7 +177,7 @@ pub(crate) trait GroupNumbers: Send + Sync {
     /// Stores a number, without its factor where that is kept, in column `column` of zeroed words.
     fn put(number: Multiple, column: usize, words: &mut [u32]);
 
-    /// The numbers of register `n` of a panel; the words of their factors begin with those of that register.
+    /// The numbers of register `n` of a panel, whose factors are given too.
     fn load<I: Isa>(words: &[u32], n: usize, factors: &[u32]) -> I::Vector;
 }
 
@@ -246,7 +246,7 @@ impl GroupNumbers for Counts {
     #[inline(always)]
     fn load<I: Isa>(words: &[u32], n: usize, factors: &[u32]) -> I::Vector {
         let counts = I::convert(I::widen_bytes(&words[n * I::LANES / 4..]));
-        I::mul_lanes(counts, I::load_halves(factors))
+        I::mul_lanes(counts, I::load_halves(&factors[n * I::LANES / 2..]))
     }
 }
 
