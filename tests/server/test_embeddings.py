@@ -20,7 +20,7 @@ from chairlift.v1 import generation_pb2, server_pb2, tokenizer_pb2
 from safetensors.torch import load_file, save_file
 
 from tests.engine import tiny_encoder
-from tests.server.connection import Serving, Status
+from tests.server.connection import Serving, Status, until
 
 Code = grpc.StatusCode
 TEXTS = tiny_encoder.texts(24)
@@ -58,7 +58,8 @@ def serve(folders, tmp_path):
         try:
             await served.serve(AsyncEngine.of(Engine(folder, **settings)))
             yield Serving(served, channel, address)
-            assert not served._engine.engine.load().num_running
+            # A client's deadline passes before the server has ended its inputs.
+            await until(lambda: not served._engine.engine.load().num_running)
         finally:
             await channel.close()
             await served.stop(0)
