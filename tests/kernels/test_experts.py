@@ -152,6 +152,8 @@ def test_layers_that_do_not_fit_are_refused():
         _core.Experts([layer], [], **rules)
     with pytest.raises(ValueError, match="gate_up, down: expected layers from 4 to 8"):
         _core.Experts([other], [other], **rules)
+    with pytest.raises(ValueError, match="limit: expected None without a gate"):
+        _core.Experts([other], [other], gated=False, limit=1.0, **rules)
     with pytest.raises(ValueError, match="scores: expected one of softmax"):
         _core.Experts([layer], [other], top_k=1, scores="loud")
     experts = _core.Experts([layer], [other], **rules)

@@ -2,7 +2,8 @@
 //!
 //! - [`linear`] holds layers in `f32` and `bf16` (`bf16_pairs`: by dot products of pairs), [`grouped`] those of four and
 //!   eight bits; `codes` is their arithmetic, [`quantize`] and [`blocks`] where their weights come from.
-//! - [`panels`] walks over the packed weights and shares them among threads; [`accumulator`] is the inner loop in
+//! - [`layer`] is any of them, and [`experts`] a mixture of small ones.
+//! - [`panels`] walks over the packed weights, which `shares` gives to threads; [`accumulator`] is the inner loop in
 //!   registers; [`operand`] is what a row brings to it.
 //! - [`low_rank`] adds what adapters (`LoRA`) change, for the rows of each.
 //! - `amx_gemm` is the same walk where whole tiles are multiplied, by the instructions of `isa/amx.rs`.
@@ -16,10 +17,13 @@ mod amx_gemm;
 mod bf16_pairs;
 pub mod blocks;
 mod codes;
+pub mod experts;
 pub mod grouped;
+pub mod layer;
 pub mod linear;
 pub mod low_rank;
 pub mod operand;
 pub mod panels;
 pub mod quantize;
+mod shares;
 pub mod weight_format;

@@ -6,10 +6,11 @@ use crate::{
     recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
-    Rows, RowsMut, bf16,
+    Rows, bf16,
     gemm::{
         blocks::{self, BlockType},
         grouped::GroupedLinear,
+        layer::{Layer, round_rows},
         linear,
         quantize::Quantization,
         weight_format::WeightFormat,
@@ -19,7 +20,7 @@ use chairlift_kernels::{
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Registers the linear layers with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -109,46 +110,13 @@ fn dequantize(py: Python<'_>, blocks: Tensor, block_type: &str, out: TensorMut) 
 /// y = x W^T + b with weights packed once; the bits of a row do not depend on the others.
 #[pyclass(frozen, module = "chairlift._core")]
 pub(crate) struct Linear {
-    layer: Layers,
+    layer: Arc<Layer>,
 }
 
 impl Linear {
-    pub(crate) fn inputs(&self) -> usize {
-        match &self.layer {
-            Layers::Float32(layer) => layer.in_features(),
-            Layers::Bfloat16(layer) => layer.in_features(),
-            Layers::Grouped(layer) => layer.in_features(),
-        }
+    pub(crate) fn layer(&self) -> Arc<Layer> {
+        Arc::clone(&self.layer)
     }
-
-    pub(crate) fn outputs(&self) -> usize {
-        match &self.layer {
-            Layers::Float32(layer) => layer.out_features(),
-            Layers::Bfloat16(layer) => layer.out_features(),
-            Layers::Grouped(layer) => layer.out_features(),
-        }
-    }
-
-    /// Computes the rows of `out`, one after the other, from those of `x`; a layer in bf16 rounds its inputs.
-    pub(crate) fn apply(&self, x: &[f32], out: &mut [f32]) -> PyResult<()> {
-        let out = RowsMut::contiguous(out, self.outputs());
-        let wide = Rows::contiguous(x, self.inputs());
-        match &self.layer {
-            Layers::Float32(layer) => layer.forward(wide, out)?,
-            Layers::Bfloat16(layer) => {
-                let rounded = round_rows(wide);
-                layer.forward(Rows::contiguous(&rounded, self.inputs()), out)?;
-            }
-            Layers::Grouped(layer) => layer.forward(wide, out)?,
-        }
-        Ok(())
-    }
-}
-
-enum Layers {
-    Float32(linear::Linear<f32>),
-    Bfloat16(linear::Linear<bf16>),
-    Grouped(GroupedLinear),
 }
 
 #[pymethods]
@@ -173,8 +141,8 @@ impl Linear {
                 let bias = optional::<$T>(&mut borrows, "bias", bias.as_ref())?;
                 detach(py, || {
                     Ok(match quantization {
-                        Some(to) => Layers::Grouped(GroupedLinear::quantize(rows, bias, to)?),
-                        None => Layers::$Layer(linear::Linear::new(rows, bias)?),
+                        Some(to) => Layer::Grouped(GroupedLinear::quantize(rows, bias, to)?),
+                        None => Layer::$Layer(linear::Linear::new(rows, bias)?),
                     })
                 })?
             }};
@@ -184,7 +152,9 @@ impl Linear {
             Dtype::Bfloat16 => pack!(bf16, Bfloat16),
             _ => return Err(weight.wrong_dtype("weight", "float32 or bfloat16")),
         };
-        Ok(Self { layer })
+        Ok(Self {
+            layer: Arc::new(layer),
+        })
     }
 
     /// Packs weights that are stored in the blocks of a GGUF file, without a change of their values: `blocks`
@@ -208,19 +178,19 @@ impl Linear {
         detach(py, || {
             let layer = GroupedLinear::from_blocks(rows, block_type, bias)?;
             Ok(Self {
-                layer: Layers::Grouped(layer),
+                layer: Arc::new(Layer::Grouped(layer)),
             })
         })
     }
 
     #[getter]
     fn in_features(&self) -> usize {
-        self.inputs()
+        self.layer.in_features()
     }
 
     #[getter]
     fn out_features(&self) -> usize {
-        self.outputs()
+        self.layer.out_features()
     }
 
     /// Computes `out` `[T, out_features]` from `x` `[T, in_features]`.
@@ -245,7 +215,7 @@ struct Forward {
 impl Call for Forward {
     fn work(&self) -> usize {
         // Each input meets each output of its row.
-        numel(&self.x).saturating_mul(self.linear.get().outputs())
+        numel(&self.x).saturating_mul(self.linear.get().layer.out_features())
     }
 
     fn tensors(&self) -> Vec<Argument<'_>> {
@@ -264,9 +234,9 @@ impl Call for Forward {
                 $layer.forward(x, out)?;
             }};
         }
-        match (&linear.get().layer, x.dtype(), out.dtype()) {
-            (Layers::Float32(layer), _, _) => forward!(layer, f32, f32),
-            (Layers::Bfloat16(layer), Dtype::Float32, _) => {
+        match (&*linear.get().layer, x.dtype(), out.dtype()) {
+            (Layer::Float32(layer), _, _) => forward!(layer, f32, f32),
+            (Layer::Bfloat16(layer), Dtype::Float32, _) => {
                 // The stream between quantized layers is float32; a layer that is not rounds it.
                 let wide = borrows.rows::<f32>("x", x)?;
                 let rounded = round_rows(wide);
@@ -276,24 +246,15 @@ impl Call for Forward {
                     _ => layer.forward(x, borrows.rows_mut::<bf16>("out", out)?)?,
                 }
             }
-            (Layers::Bfloat16(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
-            (Layers::Bfloat16(layer), _, _) => forward!(layer, bf16, bf16),
-            (Layers::Grouped(layer), Dtype::Float32, Dtype::Bfloat16) => forward!(layer, f32, bf16),
-            (Layers::Grouped(layer), Dtype::Float32, _) => forward!(layer, f32, f32),
-            (Layers::Grouped(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
-            (Layers::Grouped(layer), _, _) => forward!(layer, bf16, bf16),
+            (Layer::Bfloat16(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
+            (Layer::Bfloat16(layer), _, _) => forward!(layer, bf16, bf16),
+            (Layer::Grouped(layer), Dtype::Float32, Dtype::Bfloat16) => forward!(layer, f32, bf16),
+            (Layer::Grouped(layer), Dtype::Float32, _) => forward!(layer, f32, f32),
+            (Layer::Grouped(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
+            (Layer::Grouped(layer), _, _) => forward!(layer, bf16, bf16),
         }
         Ok(())
     }
-}
-
-/// The numbers of rows, one row after the other.
-fn round_rows(rows: Rows<'_, f32>) -> Vec<bf16> {
-    let mut rounded = Vec::with_capacity(rows.len() * rows.width());
-    for row in 0..rows.len() {
-        rounded.extend(rows.row(row).iter().map(|&number| bf16::from_f32(number)));
-    }
-    rounded
 }
 
 /// Reads all of `words` with all threads: what memory gives at most.

@@ -21,9 +21,10 @@ use crate::{
         codes::Codes,
         panels::{
             Product, REGISTERS, Scratch, Share, expect_weight, packed_panels, padded_bias,
-            panel_width, split_panels,
+            panel_width,
         },
         quantize::{GROUP, GroupSource, Quantization, QuantizedRows},
+        shares::{Target, split_panels},
         weight_format::{
             Format, GroupNumbers, WeightFormat, factor_words, factors_per_panel, number_words,
             put_half, with_format, words_per_group, words_per_panel,
@@ -42,6 +43,8 @@ use inputs::{Inputs, head_lines, input_lines, pack_group};
 use std::marker::PhantomData;
 
 mod inputs;
+
+pub(crate) use inputs::Widen;
 
 /// `y = x W^T + b` with weights in groups.
 pub struct GroupedLinear {
@@ -147,17 +150,20 @@ impl GroupedLinear {
         expect_equal("out", "out_features,", self.out_features, out.width())?;
         expect_equal("out", "as many rows as x:", x.len(), out.len())?;
         let shape = (self.out_features, self.in_features);
-        split_panels(shape, out, |target| {
-            with_format!(self.format, |F| {
-                let product = GroupedProduct::<F> {
-                    layer: self,
-                    x: &x,
-                    format: PhantomData,
-                };
-                dispatch(Share { product, target });
-            });
-        });
+        split_panels(shape, out, |target| self.multiply(&x, target));
         Ok(())
+    }
+
+    /// Computes a share of the outputs of rows of inputs.
+    pub(crate) fn multiply<T: Element>(&self, x: &Rows<'_, T>, target: Target<'_>) {
+        with_format!(self.format, |F| {
+            let product = GroupedProduct::<F> {
+                layer: self,
+                x,
+                format: PhantomData,
+            };
+            dispatch(Share { product, target });
+        });
     }
 }
 

@@ -12,8 +12,8 @@ use crate::{
         bf16_pairs::PerhapsInPairs,
         panels::{
             Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width,
-            split_panels,
         },
+        shares::split_panels,
     },
     isa::{Isa, dispatch::dispatch, element::Packed},
     memory::{

@@ -8,22 +8,15 @@
 //! ```
 //!
 //! Each thread packs the rows of the input that it needs for itself (a copy that cores share costs more
-//! than it saves), then multiplies every tile of them by every panel of its share. Few rows are all
-//! rows; of many each thread takes some, if it can, and packs only these.
-//!
-//! ```text
-//!   panels                  0 . . . . . . . . . . . . . . .        four threads
-//!   fewer than 192 rows     [ first ][second ][ third ][fourth ]     all rows
-//!
-//!   192 rows or more        [     first      ][     second     ]     one half of the rows
-//!                           [     third      ][     fourth     ]     the other
-//! ```
+//! than it saves), then multiplies every tile of them by every panel of its share ([`crate::gemm::shares`]).
 
 use crate::{
     Element,
     error::{ArgumentError, expect_equal},
-    gemm::accumulator::{Ahead, Sums, Tile, balanced, with_rows},
-    isa::BLOCK,
+    gemm::{
+        accumulator::{Ahead, Sums, Tile, balanced, with_rows},
+        shares::Target,
+    },
     isa::{
         Isa,
         dispatch::{Kernel, dispatch},
@@ -32,7 +25,6 @@ use crate::{
         aligned::{Aligned, Zeroed},
         disjoint::Disjoint,
         pool,
-        rows::RowsMut,
     },
 };
 use std::cell::Cell;
@@ -48,14 +40,8 @@ pub(crate) const MAX_WIDTH: usize = 32;
 /// that leaves it waiting between two products.
 pub(crate) const AHEAD: Ahead = Ahead::Bytes(8192);
 
-/// Multiply-adds that are worth waking a thread for: some ten microseconds.
-pub(crate) const GRAIN: usize = 1 << 17;
-
 /// Rows whose packed activations a thread holds at a time.
 pub(crate) const MAX_ROWS: usize = 240;
-
-/// Rows for which it pays to read all weights once more: computing with them takes longer by far.
-const ROWS_PER_READER: usize = 96;
 
 /// Rows of numbers times panels of weights.
 pub(crate) trait Product: Sync {
@@ -142,120 +128,6 @@ pub(crate) fn packed_panels<U: Zeroed + Send>(
         }
     });
     panels
-}
-
-/// Gives each thread its share of the rows and panels: `out` `[num_rows, out_features]`.
-pub(crate) fn split_panels<O: Element>(
-    (out_features, in_features): (usize, usize),
-    out: RowsMut<'_, O>,
-    task: impl Fn(Target<'_>) + Sync,
-) {
-    let width = panel_width();
-    let (num_rows, stride) = (out.len(), out.stride());
-    let out = Disjoint::new(out.into_slice());
-    let grain = GRAIN / (width * in_features * num_rows.max(1));
-    let num_panels = out_features.div_ceil(width);
-    let readers = num_readers(num_rows, pool::num_threads());
-    pool::split(readers * num_panels, grain * readers, |items| {
-        for reader in items.start / num_panels..items.end.div_ceil(num_panels) {
-            let first = reader * num_panels;
-            task(Target {
-                out: &out,
-                stride,
-                out_features,
-                rows: reader * num_rows / readers..(reader + 1) * num_rows / readers,
-                panels: items.start.max(first) - first..items.end.min(first + num_panels) - first,
-            });
-        }
-    });
-}
-
-/// How often all panels are read, each time by as many threads, for other rows.
-fn num_readers(num_rows: usize, threads: usize) -> usize {
-    let most = (num_rows / ROWS_PER_READER).clamp(1, threads);
-    let mut counts = (1..=most).rev();
-    counts
-        .find(|&count| threads.is_multiple_of(count))
-        .unwrap_or(1)
-}
-
-/// Where one thread's outputs go, and which they are.
-pub(crate) struct Target<'a> {
-    out: &'a dyn Store,
-    stride: usize,
-    out_features: usize,
-    pub(crate) rows: Range<usize>,
-    pub(crate) panels: Range<usize>,
-}
-
-impl Target<'_> {
-    /// Stores the outputs of some rows, from `first_row` on, and a panel.
-    #[inline(always)]
-    pub(crate) fn store<I: Isa>(&self, panel: usize, first_row: usize, rows: &[[f32; MAX_WIDTH]]) {
-        let width = REGISTERS * I::LANES;
-        let columns = width.min(self.out_features - panel * width);
-        let start = first_row * self.stride + panel * width;
-        // SAFETY: rows and columns of a panel belong to one part, which writes them here only.
-        unsafe { self.out.store(start, self.stride, columns, rows) };
-    }
-}
-
-/// Where outputs go; called once per row and panel, so that the loops above are compiled only once
-/// for all output types.
-trait Store: Sync {
-    /// Rounds the first `columns` numbers of each row and stores them, rows `stride` apart.
-    ///
-    /// # Safety
-    /// No other thread stores there meanwhile.
-    unsafe fn store(&self, start: usize, stride: usize, columns: usize, rows: &[[f32; MAX_WIDTH]]);
-}
-
-impl<O: Element> Store for Disjoint<'_, O> {
-    unsafe fn store(&self, start: usize, stride: usize, columns: usize, rows: &[[f32; MAX_WIDTH]]) {
-        dispatch(Round {
-            out: self,
-            start,
-            stride,
-            columns,
-            rows,
-        });
-    }
-}
-
-/// Rounds the rows of a tile to the type of the output.
-struct Round<'a, 'out, O> {
-    out: &'a Disjoint<'out, O>,
-    start: usize,
-    stride: usize,
-    columns: usize,
-    rows: &'a [[f32; MAX_WIDTH]],
-}
-
-impl<O: Element> Kernel for Round<'_, '_, O> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        let width = REGISTERS * I::LANES;
-        for (r, numbers) in self.rows.iter().enumerate() {
-            let start = self.start + r * self.stride;
-            // SAFETY: the promise to `store`; the slice does not outlive this turn.
-            let out = unsafe { self.out.take(start..start + self.columns) };
-            // A panel of AVX2: of so short a loop the compiler makes code for single numbers.
-            if out.len() == BLOCK && width == BLOCK {
-                let numbers = numbers.first_chunk().expect("a panel");
-                O::round_block::<I>(numbers, out.first_chunk_mut().expect("a panel"));
-            } else if out.len() == width {
-                for column in 0..width {
-                    out[column] = O::from_f32(numbers[column]);
-                }
-            } else {
-                for (out, number) in out.iter_mut().zip(numbers) {
-                    *out = O::from_f32(*number);
-                }
-            }
-        }
-    }
 }
 
 /// One thread's part of a product.

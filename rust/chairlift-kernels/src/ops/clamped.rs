@@ -7,7 +7,11 @@ use crate::{
         dispatch::{Kernel, dispatch},
         exp::exp,
     },
-    memory::rows::Rows,
+    memory::{
+        disjoint::Disjoint,
+        pool,
+        rows::{Rows, RowsMut},
+    },
 };
 
 /// `(up + 1) gate / (1 + e^(-alpha gate))`, where gates are at most `limit`, and ups between `-limit` and it.
@@ -29,19 +33,29 @@ impl Clamped {
     pub fn activate_mul(
         self,
         gate_up: Rows<'_, f32>,
-        out: &mut [f32],
+        out: RowsMut<'_, f32>,
     ) -> Result<(), ArgumentError> {
-        let expected = gate_up.len() * gate_up.width();
+        let (width, stride) = (out.width(), out.stride());
         expect_equal(
             "gate_up",
-            "twice the numbers of out,",
-            2 * out.len(),
-            expected,
+            "twice the width of out,",
+            2 * width,
+            gate_up.width(),
         )?;
-        dispatch(Run {
-            clamped: self,
-            gate_up,
-            out,
+        expect_equal("out", "as many rows as gate_up:", gate_up.len(), out.len())?;
+        let out = Disjoint::new(out.into_slice());
+        pool::split(gate_up.len(), pool::grain(width), |rows| {
+            for row in rows {
+                let (gates, ups) = gate_up.row(row).split_at(width);
+                let start = row * stride;
+                dispatch(Run {
+                    clamped: self,
+                    gates,
+                    ups,
+                    // SAFETY: rows do not overlap, and each belongs to one part.
+                    out: unsafe { out.take(start..start + width) },
+                });
+            }
         });
         Ok(())
     }
@@ -49,7 +63,8 @@ impl Clamped {
 
 struct Run<'a> {
     clamped: Clamped,
-    gate_up: Rows<'a, f32>,
+    gates: &'a [f32],
+    ups: &'a [f32],
     out: &'a mut [f32],
 }
 
@@ -59,17 +74,12 @@ impl Kernel for Run<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Clamped { limit, alpha } = self.clamped;
-        let width = self.gate_up.width() / 2;
-        for row in 0..self.gate_up.len() {
-            let (gates, ups) = self.gate_up.row(row).split_at(width);
-            let out = &mut self.out[row * width..(row + 1) * width];
-            for ((out, &gate), &up) in out.iter_mut().zip(gates).zip(ups) {
-                // Written as selects that keep NaN.
-                let gate = if gate > limit { limit } else { gate };
-                let up = if up > limit { limit } else { up };
-                let up = if up < -limit { -limit } else { up };
-                *out = (up + 1.0) * (gate / (1.0 + exp::<I>(-alpha * gate)));
-            }
+        for ((out, &gate), &up) in self.out.iter_mut().zip(self.gates).zip(self.ups) {
+            // Written as selects that keep NaN.
+            let gate = if gate > limit { limit } else { gate };
+            let up = if up > limit { limit } else { up };
+            let up = if up < -limit { -limit } else { up };
+            *out = (up + 1.0) * (gate / (1.0 + exp::<I>(-alpha * gate)));
         }
     }
 }
@@ -89,7 +99,7 @@ mod tests {
             alpha: 1.702,
         };
         clamped
-            .activate_mul(Rows::contiguous(&row, 8), &mut out)
+            .activate_mul(Rows::contiguous(&row, 8), RowsMut::contiguous(&mut out, 4))
             .expect("it fits");
         let exact = |gate: f64, up: f64| (up + 1.0) * gate / (1.0 + (-1.702 * gate).exp());
         for (got, expected) in

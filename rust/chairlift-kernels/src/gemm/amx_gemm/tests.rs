@@ -6,7 +6,8 @@ use crate::{
         amx_gemm::TiledProduct,
         bf16_pairs::PairProduct,
         linear::{Linear, PlainProduct},
-        panels::{Share, split_panels},
+        panels::Share,
+        shares::split_panels,
     },
     isa::amx::emulated::EmulatedTiles,
     isa::{

@@ -39,9 +39,10 @@ impl<T: Element> Inputs for Rows<'_, T> {
     }
 }
 
-struct Widen<'a, T> {
-    row: &'a [T],
-    numbers: &'a mut [f32],
+/// Widens a row into the front of `numbers`.
+pub(crate) struct Widen<'a, T> {
+    pub(crate) row: &'a [T],
+    pub(crate) numbers: &'a mut [f32],
 }
 
 impl<T: Element> Kernel for Widen<'_, T> {

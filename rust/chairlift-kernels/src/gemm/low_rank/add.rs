@@ -6,7 +6,8 @@ use crate::{
     error::{ArgumentError, expect_equal},
     gemm::{
         accumulator::{Panel, STRIP, accumulate, balanced, with_rows},
-        panels::{AHEAD, GRAIN, Scratch},
+        panels::{AHEAD, Scratch},
+        shares::GRAIN,
     },
     isa::{
         BLOCK, Isa,

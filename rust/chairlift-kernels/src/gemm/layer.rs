@@ -1,0 +1,98 @@
+//! A linear layer in any of its forms, and several of them as one job.
+
+use crate::{
+    bf16,
+    gemm::{
+        grouped::GroupedLinear,
+        linear::{Linear, LinearElement, PlainProduct},
+        panels::Share,
+        shares::{Target, split_layers},
+    },
+    memory::{
+        disjoint::Disjoint,
+        pool,
+        rows::{Rows, RowsMut},
+    },
+};
+use std::ops::Range;
+
+/// `y = x W^T + b`, as its weights are packed.
+pub enum Layer {
+    /// In `f32`.
+    Float32(Linear<f32>),
+    /// In `bf16`.
+    Bfloat16(Linear<bf16>),
+    /// As codes in groups.
+    Grouped(GroupedLinear),
+}
+
+impl Layer {
+    /// Width of the input.
+    pub fn in_features(&self) -> usize {
+        match self {
+            Self::Float32(layer) => layer.in_features(),
+            Self::Bfloat16(layer) => layer.in_features(),
+            Self::Grouped(layer) => layer.in_features(),
+        }
+    }
+
+    /// Width of the output.
+    pub fn out_features(&self) -> usize {
+        match self {
+            Self::Float32(layer) => layer.out_features(),
+            Self::Bfloat16(layer) => layer.out_features(),
+            Self::Grouped(layer) => layer.out_features(),
+        }
+    }
+
+    /// Computes a share of the outputs; `rounded` holds the rows of `x` where the layer is in `bf16`.
+    fn multiply(&self, x: Rows<'_, f32>, rounded: Rows<'_, bf16>, target: Target<'_>) {
+        match self {
+            Self::Float32(layer) => {
+                let product = PlainProduct { layer, x };
+                f32::multiply(Share { product, target });
+            }
+            Self::Bfloat16(layer) => {
+                let product = PlainProduct { layer, x: rounded };
+                bf16::multiply(Share { product, target });
+            }
+            Self::Grouped(layer) => layer.multiply(&x, target),
+        }
+    }
+}
+
+/// Computes rows of `out` `[T, out_features]` from those of `x` `[T, in_features]`, some rows by each layer, as one
+/// job of all threads. A layer in `bf16` rounds its inputs.
+///
+/// The layers must have one shape, which is that of `x` and `out`.
+pub(crate) fn forward_each(
+    layers: &[(&Layer, Range<usize>)],
+    x: Rows<'_, f32>,
+    out: RowsMut<'_, f32>,
+) {
+    let mut layers_alone = layers.iter().map(|(layer, _)| layer);
+    let is_rounded = layers_alone.any(|layer| matches!(layer, Layer::Bfloat16(_)));
+    let rounded = if is_rounded { round_rows(x) } else { vec![] };
+    let rounded = Rows::contiguous(&rounded, x.width());
+    let shape = (out.width(), x.width());
+    let rows: Vec<_> = layers.iter().map(|(_, rows)| rows.clone()).collect();
+    split_layers(shape, &rows, out, |layer, target| {
+        layers[layer].0.multiply(x, rounded, target);
+    });
+}
+
+/// The numbers of rows, one row after the other.
+pub fn round_rows(rows: Rows<'_, f32>) -> Vec<bf16> {
+    let mut rounded = vec![bf16::ZERO; rows.len() * rows.width()];
+    let shared = Disjoint::new(&mut rounded);
+    pool::split(rows.len(), pool::grain(rows.width()), |range| {
+        for row in range {
+            // SAFETY: each row belongs to one part.
+            let out = unsafe { shared.take(row * rows.width()..(row + 1) * rows.width()) };
+            for (out, number) in out.iter_mut().zip(rows.row(row)) {
+                *out = bf16::from_f32(*number);
+            }
+        }
+    });
+    rounded
+}
