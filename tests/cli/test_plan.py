@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.cli.conftest import Run
 
@@ -17,6 +18,23 @@ def test_the_plan_adds_up(chairlift: Run, tiny_folder: Path) -> None:
     assert plan["kv_cache_bytes"] == (plan["num_blocks"] + 1) * plan["block_bytes"] <= 2**20
     assert plan["num_kv_tokens"] == 16 * plan["num_blocks"]
     assert (plan["swap_bytes"], plan["num_host_blocks"]) == (0, 0)
+
+
+def test_a_token_of_a_mixture_reads_some_experts(chairlift: Run, tmp_path: Path) -> None:
+    sizes = dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size"), 64)
+    config = Qwen3MoeConfig(
+        **sizes,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        moe_intermediate_size=32,
+        num_experts=8,
+        num_experts_per_tok=2,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(tmp_path)
+    plan = json.loads(chairlift("plan", tmp_path, "--dtype", "float32", "--json").stdout)
+    bytes_of_an_expert = 4 * (3 * 64 * 32 + 2 * 32 + 64)
+    assert plan["weight_bytes"] - plan["active_weight_bytes"] == 2 * 6 * bytes_of_an_expert
 
 
 def test_host_memory_for_swapped_blocks_is_planned(chairlift: Run, tiny_folder: Path) -> None:

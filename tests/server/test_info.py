@@ -114,11 +114,13 @@ async def test_the_load_is_watched_until_the_server_drains(serve):
 
 
 async def test_steps_name_the_request_of_each_row(serve):
-    async with serve(max_num_seqs=2, max_num_batched_tokens=8) as server:
+    # Two requests that are long enough for the third one to arrive meanwhile, and wait.
+    lengths = {"a": 150, "b": 150, "c": 4}
+    async with serve(max_num_seqs=2, max_num_batched_tokens=8, drafts="off") as server:
         watch = server.info.WatchSteps(server_pb2.WatchStepsRequest())
         await watch.initial_metadata()
         call = server.generation.Generate(
-            iter([start(name, prompt=range(1, 12), max_tokens=4) for name in ("a", "b", "c")])
+            iter([start(name, prompt=range(1, 12), max_tokens=n) for name, n in lengths.items()])
         )
         received = await receive(call)
         handles = {e.request_id: e.accepted.handle for e in received.events if e.accepted.handle}
@@ -136,9 +138,9 @@ async def test_steps_name_the_request_of_each_row(serve):
         for name, handle in handles.items():
             rows = [row for step in steps for row in step.rows if row.request_id == name]
             assert {row.handle for row in rows} == {handle}
-            # 11 tokens of prompt, computed in chunks, and three of the four that follow.
-            assert sum(row.num_tokens for row in rows) == 11 + 3
-            assert [row.sampled for row in rows].count(True) == 4
+            # 11 tokens of prompt, computed in chunks, and all but the last one that follow.
+            assert sum(row.num_tokens for row in rows) == 11 + lengths[name] - 1
+            assert [row.sampled for row in rows].count(True) == lengths[name]
             assert not rows[0].sampled
             assert len({row.row for row in rows}) == 1
         assert all(sum(row.num_tokens for row in step.rows) <= 8 for step in steps)

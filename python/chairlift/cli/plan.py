@@ -19,6 +19,7 @@ SIZES = (
 
 _WORDS: Final = {
     "weight_bytes": ("weights", "as loaded, and the table of positions"),
+    "active_weight_bytes": ("active", "what one token reads of the weights: not all experts"),
     "kv_cache_bytes": ("KV cache", "keys and values of all requests"),
     "activation_bytes": ("activations", "intermediate values of the largest step"),
     "state_bytes": ("states", "recurrent states of all rows, of a hybrid, and their snapshots"),
@@ -72,6 +73,8 @@ def _print(model: str, figures: Result, limit: str) -> None:
     table.add_column(style="bright_black")
     for key, (name, meaning) in _WORDS.items():
         value = int(figures[key])
+        if key == "active_weight_bytes" and value == figures["weight_bytes"]:
+            continue
         text = format_size(value) if key.endswith("_bytes") else f"{value:,}"
         table.add_row(name, text, meaning.format(**words), end_section=key == "limit_bytes")
     console = Console()
@@ -108,6 +111,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
         "device": "cpu" if free is None else "cuda",
         "fits": not obstacle,
         "weight_bytes": memory.weight_bytes,
+        "active_weight_bytes": memory.active_weight_bytes,
         "kv_cache_bytes": memory.kv_cache_bytes,
         "activation_bytes": memory.activation_bytes,
         "state_bytes": memory.state_bytes,

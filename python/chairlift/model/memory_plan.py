@@ -12,32 +12,22 @@ swap          blocks of preempted requests, in host memory also where the model 
 """
 
 from dataclasses import dataclass
-from math import prod
 
 import torch
 
 from chairlift.attention.backend import AttentionBackend
-from chairlift.config import EngineConfig, Quantize
+from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
-from chairlift.kernels import Kernels
 from chairlift.kernels.cuda.device import pinned_bytes
 from chairlift.machine import memory_limit
 from chairlift.model.adapters.load import adapter_bytes
 from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
-from chairlift.model.linear_tensors import LinearTensors, NormTensor
 from chairlift.model.recurrent import num_states, plan_snapshots, state_bytes
-from chairlift.model.rope import table_bytes
 from chairlift.model.spec import ModelSpec
-from chairlift.model.tensors import ModelTensors
-from chairlift.model.weights import (
-    head_format,
-    kept_blocks,
-    layer_format,
-    stream_dtype,
-    value_norm_size,
-)
+from chairlift.model.weight_sizes import WeightSizes
+from chairlift.model.weights import stream_dtype
 
 _FLOAT32 = 4
 _DEDICATED_FRACTION = 0.9
@@ -55,6 +45,8 @@ class MemoryPlan:
     """Of one KV block, all its layers included."""
     num_blocks: int
     """Of the KV cache, the null block included."""
+    active_weight_bytes: int = 0
+    """What a token uses of the weights: of a mixture not all experts."""
     swap_bytes: int = 0
     """Of host memory, for blocks of preempted requests."""
     num_host_blocks: int = 0
@@ -133,7 +125,8 @@ def plan_memory(
         ConfigError: The KV cache does not hold one block per group beside the null block, or the
             memory for swapped blocks none.
     """
-    weights = weight_bytes(model, settings.quantize, backend.kernels)
+    sizes = WeightSizes(model, settings.quantize, backend.kernels)
+    weights = sizes.total()
     stream = stream_dtype(model, settings.quantize, backend.kernels)
     activation_bytes = _activation_bytes(settings, model, stream)
     if is_dedicated and memory is not None:
@@ -148,6 +141,7 @@ def plan_memory(
     num_states_in_all = num_states(settings.max_num_seqs) + num_snapshots
     return MemoryPlan(
         weight_bytes=weights,
+        active_weight_bytes=weights - sizes.unused_experts(),
         kv_cache_bytes=num_blocks * block_bytes,
         activation_bytes=activation_bytes,
         block_bytes=block_bytes,
@@ -159,57 +153,6 @@ def plan_memory(
         num_state_snapshots=num_snapshots,
         is_dedicated=is_dedicated,
     )
-
-
-def weight_bytes(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> int:
-    """Return the bytes of what `load_weights` packs, and of the tables of RoPE."""
-    if config.transformers_bytes is not None:
-        return config.transformers_bytes
-    spec, dtype = config.spec, config.dtype
-    tensors = ModelTensors.of(spec, config.names)
-    block_types = kept_blocks(config, quantize, kernels)
-    stream = stream_dtype(config, quantize, kernels)
-    head_norms = {norm for layer in tensors.layers for norm in (layer.query_norm, layer.key_norm)}
-    inputs = tensors.layer_inputs
-    if inputs is not None:
-        head_norms.add(inputs.norm)
-
-    def packed(part: NormTensor | LinearTensors, weight_format: str | None) -> int:
-        if isinstance(part, NormTensor):
-            return (
-                part.size * (1 + part.has_bias) * (dtype if part in head_norms else stream).itemsize
-            )
-        return sum(
-            kernels.linear_bytes(sum(run.outputs), run.inputs, dtype, kind or weight_format)
-            for run, kind in part.runs(block_types)
-        )
-
-    # The scores of a router decide what is computed: it is never quantized, and no decay is.
-    exact = {layer.experts.router for layer in tensors.layers if layer.experts is not None}
-    exact |= {own.b_a for layer in tensors.layers if (own := layer.recurrent) and own.b_a}
-    layers = sum(
-        packed(part, None if part in exact else layer_format(quantize))
-        for layer in tensors.layers
-        for part in layer.parts()
-    )
-    embedding = spec.vocab_size * spec.hidden_size * dtype.itemsize
-    ends = packed(tensors.final_norm, None)
-    if inputs is not None:
-        table = sum(inputs.embedding.outputs) * inputs.embedding.inputs * dtype.itemsize
-        ends += table + packed(inputs.context, layer_format(quantize)) + packed(inputs.norm, None)
-    if tensors.head is not None:
-        # Its own tensor or that of the embedding have the same size, and may have different blocks.
-        is_own = not spec.head.is_tied or f"{config.names.head}.weight" in block_types
-        ends += packed(tensors.head if is_own else tensors.embedding, head_format(quantize))
-    numbers = sum(
-        _FLOAT32 * prod(shape) for layer in tensors.layers for shape in layer.numbers().values()
-    )
-    numbers += sum(map(value_norm_size, spec.layers)) * dtype.itemsize
-    return layers + embedding + ends + numbers + _rope_bytes(spec, config.max_model_len)
-
-
-def _rope_bytes(spec: ModelSpec, num_positions: int) -> int:
-    return sum(table_bytes(own.rope, own.head_dim, num_positions) for own in spec.rope_tables)
 
 
 def _adapter_bytes(settings: EngineConfig, model: ModelConfig) -> int:
@@ -226,10 +169,18 @@ def _activation_bytes(settings: EngineConfig, model: ModelConfig, stream: torch.
 
 
 def _expert_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of a token inside a mixture of experts, where all tokens use the same one.
+    """Return the bytes of a token inside a mixture of experts.
 
-    Its input and output, wide, those of the expert, and what lies between its layers.
+    Of each of its experts: the input or output, what is between the layers, and the wider of both
+    inputs once more, rounded.
     """
-    experts = (layer.experts for layer in spec.layers)
-    inner = max((own.intermediate_size for own in experts if own is not None), default=0)
-    return (4 * spec.hidden_size + 3 * inner) * _FLOAT32 if inner else 0
+    experts = (own for layer in spec.layers if (own := layer.experts) is not None)
+    hidden = spec.hidden_size
+    return max(
+        (
+            own.top_k * ((hidden + (2 + own.gated) * own.intermediate_size) * _FLOAT32)
+            + own.top_k * max(hidden, own.intermediate_size) * torch.bfloat16.itemsize
+            for own in experts
+        ),
+        default=0,
+    )

@@ -247,6 +247,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             raise RequestError(Reason.BAD_PARAMETER, str(error), field=field) from None
         return pb.PlanMemoryResponse(
             weight_bytes=plan.weight_bytes,
+            active_weight_bytes=plan.active_weight_bytes,
             kv_cache_bytes=plan.kv_cache_bytes,
             activation_bytes=plan.activation_bytes,
             num_blocks=plan.num_blocks - 1,

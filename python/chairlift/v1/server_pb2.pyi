@@ -314,7 +314,7 @@ class PlanMemoryRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., kv_cache_memory: _Optional[int] = ..., swap_memory: _Optional[int] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ...) -> None: ...
 
 class PlanMemoryResponse(_message.Message):
-    __slots__ = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "num_blocks", "block_bytes", "swap_bytes", "num_host_blocks", "adapter_bytes", "state_bytes", "draft_bytes")
+    __slots__ = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "num_blocks", "block_bytes", "swap_bytes", "num_host_blocks", "adapter_bytes", "state_bytes", "draft_bytes", "active_weight_bytes")
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +325,7 @@ class PlanMemoryResponse(_message.Message):
     ADAPTER_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DRAFT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     weight_bytes: int
     kv_cache_bytes: int
     activation_bytes: int
@@ -335,7 +336,8 @@ class PlanMemoryResponse(_message.Message):
     adapter_bytes: int
     state_bytes: int
     draft_bytes: int
-    def __init__(self, weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., swap_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., state_bytes: _Optional[int] = ..., draft_bytes: _Optional[int] = ...) -> None: ...
+    active_weight_bytes: int
+    def __init__(self, weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., swap_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., state_bytes: _Optional[int] = ..., draft_bytes: _Optional[int] = ..., active_weight_bytes: _Optional[int] = ...) -> None: ...
 
 class LoadAdapterRequest(_message.Message):
     __slots__ = ("name", "folder", "tenants")

@@ -15,9 +15,9 @@ from chairlift.config import Dtype
 from chairlift.errors import ModelError
 from chairlift.kernels import cpu
 from chairlift.model.config import ModelConfig
-from chairlift.model.memory_plan import weight_bytes
 from chairlift.model.rope import cos_sin_table
 from chairlift.model.transformer import Transformer
+from chairlift.model.weight_sizes import WeightSizes
 from chairlift.model.weights import load_weights
 from torch import nn
 
@@ -278,7 +278,7 @@ def test_the_plan_counts_the_bytes_that_are_loaded(tmp_path, name, types, quanti
     config = ModelConfig.load(path, dtype)
     weights = load_weights(path, config, quantize=quantize)
     tables = config.max_model_len * config.spec.shape.head_dim * 4
-    assert weight_bytes(config, quantize, cpu) == packed_bytes(weights) + tables
+    assert WeightSizes(config, quantize, cpu).total() == packed_bytes(weights) + tables
 
 
 def test_progress_ends_with_all_bytes_of_the_tensors(tmp_path):

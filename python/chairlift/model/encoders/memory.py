@@ -6,8 +6,9 @@ from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.encoders.weights import encoder_stream_dtype
-from chairlift.model.memory_plan import MemoryPlan, weight_bytes
+from chairlift.model.memory_plan import MemoryPlan
 from chairlift.model.rope import table_bytes
+from chairlift.model.weight_sizes import WeightSizes
 from chairlift.model.weights import stream_dtype
 
 _FLOAT32 = 4
@@ -20,11 +21,12 @@ def plan_encoder(settings: EngineConfig, config: EncoderConfig | ModelConfig) ->
         weights = _weight_bytes(settings, config)
         buffers = num_tokens * _buffer_bytes(settings, config)
     else:
-        weights = weight_bytes(config, settings.quantize, cpu)
+        weights = WeightSizes(config, settings.quantize, cpu).total()
         stream = stream_dtype(config, settings.quantize, cpu)
         buffers = BufferWidths.of(config.spec).num_bytes(num_tokens, config.dtype, stream)
     return MemoryPlan(
         weight_bytes=weights,
+        active_weight_bytes=weights,
         kv_cache_bytes=0,
         # The hidden states are widened for the pooling.
         activation_bytes=buffers + num_tokens * config.spec.hidden_size * _FLOAT32,
