@@ -27,7 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--model", help="folder")
+    parser.add_argument("--model", help="smollm2, or a folder")
+    parser.add_argument("--quantize", default="none", help="of a model in bfloat16")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.model is None:
@@ -36,7 +37,7 @@ def main() -> None:
             if options.model is None:
                 result = measure_overhead(folder, rows, options.steps)
             else:
-                result = measure_parts(options.model, rows, options.steps)
+                result = measure_parts(options.model, options.quantize, rows, options.steps)
             print(json.dumps(result), flush=True)
 
 
@@ -68,9 +69,10 @@ def measure_overhead(model: str, rows: int, steps: int) -> dict[str, float]:
     }
 
 
-def measure_parts(model: str, rows: int, steps: int) -> dict[str, float]:
+def measure_parts(model: str, quantize: str, rows: int, steps: int) -> dict[str, float]:
     """Return the parts of a model's decode step by the clock on the wall, medians."""
-    engine = decoding(model, rows, steps)
+    # A row with drafts has several tokens.
+    engine = decoding(model, rows, steps, dtype="bfloat16", quantize=quantize, drafts="off")
     records = [engine.advance().record for _ in range(steps)]
     times = [record.times for record in records if record]
     parts = {

@@ -52,15 +52,34 @@ def main() -> None:
     if not comparisons:
         sys.exit("no peer was measured")
     head = caption(model, workload, options)
-    print(f"{head}\n\n{table(comparisons)}")
+    note = quality_note(options.dtype) if options.dtype in QUANTIZED and not options.gguf else ""
+    print("\n\n".join(part for part in (head, table(comparisons), note) if part))
     if options.into:
         name = f"bench-peers {options.section or options.dtype}"
         document = put_between_marks(
             options.into.read_text(encoding="utf-8"),
             name,
-            lambda before: with_kept_rows(before, head, comparisons),
+            lambda before: with_kept_rows(before, head, comparisons, note),
         )
         options.into.write_text(document, encoding="utf-8")
+
+
+def quality_note(dtype: str) -> str:
+    """Return a line: what the weights cost in quality, on each side; kept rows have theirs too."""
+    from benchmarks.peers.quality import measure
+
+    try:
+        rows = measure(WITH_QUANTIZED, [dtype])
+    except PeerError as error:
+        say(f"quality: not measured: {error}")
+        return ""
+    figures = [
+        f"{engine} {own['kl']:.4f} and {own['perplexity']:.2f}" for (engine, _), own in rows.items()
+    ]
+    return (
+        f"Quality in {dtype}, of a rotated SmolLM2 (`python -m benchmarks.peers.quality`), "
+        f"KL and perplexity: {', '.join(figures)}."
+    )
 
 
 def read_options() -> argparse.Namespace:

@@ -83,7 +83,9 @@ def table(comparisons: Sequence[Comparison]) -> str:
 _HEADER = "| | peer, tokens/s | Chairlift, tokens/s | Chairlift / peer |\n| --- | --- | --- | --- |"
 
 
-def with_kept_rows(before: str, caption: str, comparisons: Sequence[Comparison]) -> str:
+def with_kept_rows(
+    before: str, caption: str, comparisons: Sequence[Comparison], note: str = ""
+) -> str:
     """Return a caption with its table, and the rows of the section before that were not measured.
 
     Args:
@@ -91,6 +93,7 @@ def with_kept_rows(before: str, caption: str, comparisons: Sequence[Comparison])
             table; the others stay below, under their own.
         caption: What was measured now, and on what.
         comparisons: With at least one peer.
+        note: Stands below their table.
     """
     measured = {comparison.title for comparison in comparisons}
     sections = {caption: [comparison.row() for comparison in comparisons]}
@@ -105,6 +108,8 @@ def with_kept_rows(before: str, caption: str, comparisons: Sequence[Comparison])
     for number, (own, rows) in enumerate(sections.items()):
         head = f"{_EARLIER if number else ''}{own}"
         texts.append("\n".join([head, "", _HEADER, *rows]))
+        if note and not number:
+            texts.append(note)
     return "\n\n".join(texts)
 
 

@@ -3,12 +3,19 @@
 python make_quality_model.py SMOLLM2.gguf FOLDER IDS.npy LOG_PROBS.npy
 """
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 
 def main() -> None:
@@ -33,8 +40,18 @@ def make_model(gguf: Path, folder: Path) -> None:
     rotate(model)
     partial = folder.with_name(f"{folder.name}.partial")
     model.save_pretrained(partial)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(partial)
+    save_tokenizer(gguf, model.config.vocab_size, partial)
     partial.rename(folder)
+
+
+def save_tokenizer(gguf: Path, vocab_size: int, folder: Path) -> None:
+    """Write the tokenizer of a file, less the tokens that transformers adds to those of a Llama."""
+    read = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    parts = json.loads(read.backend_tokenizer.to_str())
+    parts["added_tokens"] = [own for own in parts["added_tokens"] if own["id"] < vocab_size]
+    Tokenizer.from_str(json.dumps(parts)).save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 @torch.no_grad()

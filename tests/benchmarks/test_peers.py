@@ -87,10 +87,11 @@ def test_a_table_replaces_only_what_stands_between_its_marks() -> None:
         put_between_marks(document, "c", lambda _: "new")
 
 
-def test_rows_of_peers_that_were_not_run_are_kept_with_what_they_were_measured_on() -> None:
-    def measured(title: str, rate: float) -> Comparison:
-        return Comparison(title, [10.0], [rate])
+def measured(title: str, rate: float) -> Comparison:
+    return Comparison(title, [10.0], [rate])
 
+
+def test_rows_of_peers_that_were_not_run_are_kept_with_what_they_were_measured_on() -> None:
     first = with_kept_rows("", "on a Zen 5", [measured("a", 1.0), measured("b", 2.0)])
     same = with_kept_rows(first, "on a Zen 5", [measured("a", 5.0)])
     assert [line[:8] for line in same.splitlines()[4:]] == ["| a | 5.", "| b | 2."]
@@ -101,6 +102,13 @@ def test_rows_of_peers_that_were_not_run_are_kept_with_what_they_were_measured_o
     assert [line[:8] for line in other.splitlines() if line.startswith("| b")] == ["| b | 4."]
     again = with_kept_rows(other, "on a Zen 3", [measured("a", 6.0)])
     assert "Earlier" not in again
+
+
+def test_a_note_stands_below_the_new_table_until_the_next_one() -> None:
+    first = with_kept_rows("", "on a Zen 5", [measured("a", 1.0)], "KL 0.1")
+    other = with_kept_rows(first, "on a Zen 3", [measured("b", 4.0)], "KL 0.2")
+    assert other.index("| b |") < other.index("KL 0.2") < other.index("Earlier: on a Zen 5")
+    assert "KL 0.1" not in other
 
 
 @pytest.mark.parametrize("kind", KINDS)
