@@ -99,6 +99,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of the weights")
     kinds = [kind.value for kind in KvCacheDtype]
     parser.add_argument("--kv-cache-dtype", choices=kinds, default="auto", help="of Chairlift")
+    parser.add_argument("--served", action="store_true", help="Chairlift over gRPC, not offline")
     parser.add_argument("--rows", type=int, default=32, help="requests that run at once")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--into", type=Path, help="markdown file that keeps the table")
@@ -143,6 +144,8 @@ def commands(
     is_quantized = options.dtype in QUANTIZED
     chairlift: list[str | Path] = [Path(sys.executable).with_name("chairlift")]
     chairlift += ["bench", "offline", model, "--workload", workload, "--json"]
+    if options.served:
+        chairlift = [sys.executable, "-m", "benchmarks.peers.run_served", model, workload]
     chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else own
     # Random weights repeat themselves, which drafts would profit from; the peers have none.
     chairlift += ["--kv-cache-dtype", options.kv_cache_dtype, "--drafts", "off"]
@@ -207,10 +210,11 @@ def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
     if options.gguf:
         stored = options.gguf if not Path(options.gguf).is_file() else "the file's format"
         name = name if stored == options.gguf else model.name
+    side = ", served over gRPC" if options.served else ""
     kept = options.kv_cache_dtype
     keys = "" if kept == "auto" else f" (Chairlift's keys and values in {kept})"
     return (
-        f"{name} in {stored}{keys}, {len(entries)} requests ({num_prompt:,} prompt and "
+        f"{name} in {stored}{keys}{side}, {len(entries)} requests ({num_prompt:,} prompt and "
         f"{num_output:,} output tokens), {options.rows} rows, {cpu()}; medians of "
         f"{options.rounds} rounds, the range of the ratio in brackets."
     )
