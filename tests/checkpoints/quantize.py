@@ -10,15 +10,14 @@ import sys
 from pathlib import Path
 
 NUM_SAMPLES = 16
-SAMPLE_CHARACTERS = 1000
 HEAD = "lm_head"
 
 
 def samples(text: Path) -> list[str]:
     """Return the texts of the calibration."""
     content = text.read_text(encoding="utf-8")
-    starts = range(0, NUM_SAMPLES * SAMPLE_CHARACTERS, SAMPLE_CHARACTERS)
-    return [content[start : start + SAMPLE_CHARACTERS] for start in starts]
+    size = len(content) // NUM_SAMPLES
+    return [content[start * size : (start + 1) * size] for start in range(NUM_SAMPLES)]
 
 
 def compress(base: str, text: Path, scheme: str, folder: str) -> None:
