@@ -22,12 +22,16 @@ def samples(text: Path) -> list[str]:
 
 def compress(base: str, text: Path, scheme: str, folder: str) -> None:
     """Quantize with llm-compressor."""
+    import torch
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.awq import AWQModifier
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if not torch.cuda.is_available():
+        # Its AWQ pins memory, which fails without a GPU.
+        torch.Tensor.pin_memory = lambda tensor: tensor  # type: ignore[method-assign, assignment]
     kind = QuantizationModifier
     if scheme.startswith("awq-"):
         kind, scheme = AWQModifier, scheme.removeprefix("awq-")
