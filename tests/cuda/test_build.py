@@ -14,7 +14,7 @@ from chairlift.kernels.cuda.launch import launcher_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from typer.testing import CliRunner
 
-NAME = "chairlift::silu_mul<float>"
+NAME = "chairlift::activate<float>"
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(nvrtc, tmp_path):
 
 
 def test_what_does_not_compile_is_named_with_what_the_compiler_says(nvrtc, tmp_path, copied):
-    path = copied / "silu_mul.cu"
+    path = copied / "activate.cu"
     path.write_text(path.read_text() + "\nint x = nonsense;\n")
     with pytest.raises(ConfigError, match=re.escape(NAME)) as error:
         build.build([NAME], "sm_90a", None, tmp_path)

@@ -1,8 +1,9 @@
-"""RMS norm and the gate of the feed-forward against their twins."""
+"""Norms and activations against their twins."""
 
 import pytest
 import torch
 from chairlift import reference
+from chairlift.kernels.cuda import ops
 
 from tests.cuda.conftest import Launch
 from tests.cuda.emulation import guarded
@@ -46,11 +47,36 @@ def test_bits_of_a_normed_row_do_not_depend_on_the_batch(run: Launch) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [8, 64, 2 * 2048 + 8])
-def test_silu_mul_matches_the_twin(run: Launch, dtype: torch.dtype, size: int) -> None:
+@pytest.mark.parametrize("activation", ops.ACTIVATIONS)
+@pytest.mark.parametrize(("size", "is_gated"), [(8, True), (64, False), (2 * 2048 + 8, True)])
+def test_activations_match_the_twin(
+    run: Launch, dtype: torch.dtype, activation: str, size: int, is_gated: bool
+) -> None:
     gate_up = guarded(4 * numbers(3, 2 * size, dtype=dtype))
-    out = guarded(torch.full((3, size), torch.nan, dtype=dtype))
+    gate, up = gate_up.chunk(2, dim=1)
+    out = guarded(torch.full((3, size + 8), torch.nan, dtype=dtype))
+    strides = out.stride(0), gate.stride(0), up.stride(0)
+    arguments = [out, gate, up if is_gated else None, *strides, size]
+    arguments.append(ops.ACTIVATIONS.index(activation))
     blocks = -(-size // (256 * 16 // dtype.itemsize))
-    run(instance("silu_mul", dtype), (3, blocks), 256, 0, [out, gate_up, size])
-    expected = reference.activate_mul(gate_up.double(), "silu")
-    torch.testing.assert_close(out.double(), expected, rtol=ROUNDING[dtype], atol=1e-6)
+    run(instance("activate", dtype), (3, blocks), 256, 0, arguments)
+    is_sigmoid = activation == "sigmoid"
+    wide = gate.double()
+    expected = wide.sigmoid() if is_sigmoid else reference.activate(wide, activation)
+    if is_gated:
+        expected = expected * up.double()
+    torch.testing.assert_close(out[:, :size].double(), expected, rtol=ROUNDING[dtype], atol=1e-6)
+    assert out[:, size:].isnan().all()
+    assert torch.equal(gate_up, 4 * numbers(3, 2 * size, dtype=dtype))
+
+
+def test_activations_may_write_over_an_input_and_keep_nan(run: Launch) -> None:
+    x = numbers(2, 64, dtype=torch.bfloat16)
+    x[1, 3] = torch.nan
+    for index, activation in enumerate(ops.ACTIVATIONS):
+        out = guarded(x.clone())
+        run(instance("activate", x.dtype), (2, 1), 256, 0, [out, out, None, 64, 64, 0, 64, index])
+        apart = torch.empty_like(x)
+        run(instance("activate", x.dtype), (2, 1), 256, 0, [apart, x, None, 64, 64, 0, 64, index])
+        assert torch.equal(out[0], apart[0]), activation
+        assert out[1].isnan().nonzero().tolist() == [[3]]

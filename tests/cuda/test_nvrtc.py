@@ -18,7 +18,7 @@ SAMPLES = [
     instance("sample", F32),
     instance("kv_write", BF16, F8, 128),
     instance("rms_norm", BF16),
-    instance("silu_mul", F16),
+    instance("activate", F16),
     *map(instance, ("copy_blocks", "gather_tokens", "scatter_tokens", "sample_options")),
 ]
 

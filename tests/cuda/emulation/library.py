@@ -49,7 +49,7 @@ class Library:
         """Run a kernel to its end.
 
         Args:
-            name: Of the instantiation, such as `chairlift::silu_mul<float>`.
+            name: Of the instantiation, such as `chairlift::activate<float>`.
             grid: One to three numbers of blocks.
             num_threads: Of a block.
             shared_bytes: Of dynamic shared memory.

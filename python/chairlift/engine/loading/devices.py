@@ -205,7 +205,6 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     norms = {spec.final_norm, *(layer.norm for layer in spec.layers)}
     attentions, ropes = spec.attentions, spec.ropes
-    feed_forwards = [own for layer in spec.layers if (own := layer.feed_forward) is not None]
     checks = (
         ("recurrent states", spec.has_state),
         ("layers of different heads", len(spec.shapes) > 1),
@@ -223,10 +222,6 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("RoPE of a part of a head", any(rope.rotary_dim for rope in ropes)),
         ("RoPE of neighbours", any(rope.interleaved for rope in ropes)),
         ("mixtures of experts", spec.router_size > 0),
-        (
-            "activations other than a gated silu",
-            any(own.activation != "silu" or not own.gated for own in feed_forwards),
-        ),
     )
     found = next((name for name, is_there in checks if is_there), None)
     return None if found is None else f"model: {found} are not supported on a GPU"

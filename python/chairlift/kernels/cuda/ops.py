@@ -15,7 +15,6 @@ from chairlift.kernels.cuda.launch import launcher_of
 from chairlift.kernels.cuda.linear import Linear as Linear
 from chairlift.kernels.cuda.linear import linear as linear
 from chairlift.kernels.cuda.refused import REFUSED
-from chairlift.kernels.cuda.refused import activate as activate
 from chairlift.kernels.cuda.refused import add_layer_norm as add_layer_norm
 from chairlift.kernels.cuda.refused import causal_conv as causal_conv
 from chairlift.kernels.cuda.refused import experts as experts
@@ -34,6 +33,8 @@ _BUS_GRID: Final = 64
 """Blocks of threads that copy across the bus: 512 KiB under way, several times what a bus needs."""
 NORM_BYTES: Final = 64
 """Shared memory of `rms_norm` beside a row."""
+ACTIVATIONS: Final = ("silu", "gelu", "gelu_tanh", "relu2", "sigmoid")
+"""As `activate` numbers them."""
 _Device = ("cuda", "cpu")
 """Tensors of a CPU go to the emulation, where one is installed."""
 
@@ -96,21 +97,28 @@ def add_rms_norm(
     return out
 
 
+def activate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
+    """Return an activation of `x` `[T, I]`; see `Kernels`."""
+    out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
+    activate_out(out, x, None, ACTIVATIONS.index(activation))
+    return out
+
+
 def activate_mul(
     gate_up: Tensor, activation: str, out: Tensor | None = None, up: Tensor | None = None
 ) -> Tensor:
-    """Return `silu(gate) * up`, `[T, I]`; there is no other activation, and both lie together."""
-    assert activation == "silu", REFUSED
-    assert up is None, REFUSED
-    return silu_mul(gate_up, out)
+    """Return `activation(gate) * up`, `[T, I]`; see `Kernels`."""
+    gate = gate_up
+    if up is None:
+        gate, up = gate_up.chunk(2, dim=1)
+    out = up.new_empty(up.shape) if out is None else out
+    activate_out(out, gate, up, ACTIVATIONS.index(activation))
+    return out
 
 
 def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `silu(gate) * up`, `[T, I]`, where `gate_up` `[T, 2 I]` holds both side by side."""
-    if out is None:
-        out = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
-    silu_mul_out(out, gate_up)
-    return out
+    """Return `silu(gate) * up`; see `activate_mul`."""
+    return activate_mul(gate_up, "silu", out)
 
 
 @torch.library.custom_op("chairlift::rms_norm", mutates_args=("out", "x"), device_types=_Device)
@@ -126,17 +134,25 @@ def rms_norm_out(out: Tensor, x: Tensor, update: Tensor | None, weight: Tensor, 
     )
 
 
-@torch.library.custom_op("chairlift::silu_mul", mutates_args=("out",), device_types=_Device)
-def silu_mul_out(out: Tensor, gate_up: Tensor) -> None:
-    """As `silu_mul`."""
-    num_tokens, inner = out.shape
+@torch.library.custom_op("chairlift::activate", mutates_args=("out",), device_types=_Device)
+def activate_out(out: Tensor, gate: Tensor, up: Tensor | None, activation: int) -> None:
+    """Write an activation of `gate`, times `up` if given; all `[T, I]`, rows may be strided.
+
+    Args:
+        out: May be one of the others.
+        gate: What the activation is taken of.
+        up: The other factor.
+        activation: Index into `ACTIVATIONS`.
+    """
+    num_tokens, size = out.shape
     per_block = 256 * VECTOR_BYTES // out.itemsize
+    strides = (0 if x is None else x.stride(0) for x in (out, gate, up))
     launcher_of(out).launch(
-        kernel_name("silu_mul", out.dtype),
-        (num_tokens, -(-inner // per_block), 1),
+        kernel_name("activate", out.dtype),
+        (num_tokens, -(-size // per_block), 1),
         256,
         0,
-        *(out, gate_up, c_int(inner)),
+        *(out, gate, up, *map(c_longlong, strides), c_int(size), c_int(activation)),
     )
 
 
@@ -323,6 +339,6 @@ def prefill_shared_bytes(head_dim: int, tile_rows: int, kv_bytes: int) -> int:
     return tile_rows * head_dim * 2 + 2 * tokens * head_dim * kv_bytes
 
 
-for _op in (rms_norm_out, silu_mul_out, kv_write, paged_decode, paged_prefill, copy_blocks):
+for _op in (rms_norm_out, activate_out, kv_write, paged_decode, paged_prefill, copy_blocks):
     # A traced operation has the shapes of its arguments.
     _op.register_fake(lambda *_: None)

@@ -36,11 +36,6 @@ def add_layer_norm(
     raise NotImplementedError(REFUSED)
 
 
-def activate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
-    """Refuse: there is no such kernel."""
-    raise NotImplementedError(REFUSED)
-
-
 def experts(
     gate_up: Sequence[LinearLayer],
     down: Sequence[LinearLayer],

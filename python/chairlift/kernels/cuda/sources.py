@@ -66,7 +66,7 @@ class ModelKernels(NamedTuple):
             kernel_name("sample", torch.float32),
             kernel_name("sample_options"),
             kernel_name("rms_norm", dtype),
-            kernel_name("silu_mul", dtype),
+            kernel_name("activate", dtype),
             kernel_name("copy_blocks"),
             kernel_name("gather_tokens"),
             kernel_name("scatter_tokens"),
