@@ -67,7 +67,7 @@ struct RotaryHead {
   }
 
   template <typename T>
-  __device__ __forceinline__ void norm(const T* weight, float eps) {
+  __device__ __forceinline__ void norm(const T* weight, float eps, float offset) {
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) squares += a[i] * a[i] + b[i] * b[i];
@@ -76,8 +76,8 @@ struct RotaryHead {
     weights.load(weight);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      a[i] *= scale * weights.a[i];
-      b[i] *= scale * weights.b[i];
+      a[i] *= scale * (weights.a[i] + offset);
+      b[i] *= scale * (weights.b[i] + offset);
     }
   }
 
@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(128)
              const T* key_norm,        // [kHeadDim] or null
              const float* kv_scales,   // [2, num_kv_heads], of keys and values, or null: 1
              long long qkv_stride,     // elements from token to token
-             int num_heads, int num_kv_heads, int num_blocks, float eps) {
+             int num_heads, int num_kv_heads, int num_blocks, float eps,
+             float norm_offset) {  // added to the weights of norms
   const int token = blockIdx.x;
   const int head = blockIdx.y * kWriteHeads + threadIdx.x / 32;
   if (head >= num_heads + 2 * num_kv_heads) return;
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(128)
   numbers.load(from);
   if (!is_value) {
     const T* weight = is_query ? query_norm : key_norm;
-    if (weight != nullptr) numbers.norm(weight, eps);
+    if (weight != nullptr) numbers.norm(weight, eps, norm_offset);
     if (cos_sin != nullptr)
       numbers.rotate(cos_sin + static_cast<long long>(positions[token]) * kHeadDim);
   }

@@ -40,5 +40,5 @@ def tested_instances() -> list[str]:
 
 
 def _elementwise() -> list[str]:
-    kernels = ("rms_norm", "activate", "sample")
+    kernels = ("norm", "activate", "sample")
     return [instance(kernel, dtype) for kernel in kernels for dtype in (F32, BF16, F16)]

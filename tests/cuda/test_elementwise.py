@@ -20,29 +20,57 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_tokens", "hidden_size"), [(3, 64), (2, 8), (2, 2 * 2048 + 24)])
 @pytest.mark.parametrize("adds", [False, True])
-def test_rms_norm_matches_the_twin(
-    run: Launch, dtype: torch.dtype, num_tokens: int, hidden_size: int, adds: bool
+@pytest.mark.parametrize("kind", ["rms", "rms of weights less 1", "layer", "layer with a bias"])
+def test_norms_match_the_twins(
+    run: Launch, dtype: torch.dtype, num_tokens: int, hidden_size: int, adds: bool, kind: str
 ) -> None:
-    x = guarded(numbers(num_tokens, hidden_size, dtype=dtype))
+    x = guarded(numbers(num_tokens, hidden_size, dtype=dtype) + 0.5)
     residual = guarded(numbers(num_tokens, hidden_size, dtype=dtype, seed=1)) if adds else None
     weight = guarded(numbers(hidden_size, dtype=dtype, seed=2))
+    bias = guarded(numbers(hidden_size, dtype=dtype, seed=3)) if "bias" in kind else None
     stream = x + residual if adds else x.clone()
     out = guarded(torch.full_like(x, torch.nan))
-    shared = hidden_size * dtype.itemsize + 64
-    arguments = [out, x, residual, weight, hidden_size, 1e-5]
-    run(instance("rms_norm", dtype), (num_tokens,), 256, shared, arguments)
+    offset, is_layer_norm = float("less 1" in kind), "layer" in kind
+    strides = [hidden_size, hidden_size, hidden_size if adds else 0]
+    arguments = [out, x, residual, weight, bias, *strides, hidden_size, 1e-5, offset]
+    shared = hidden_size * dtype.itemsize + ops.NORM_BYTES
+    run(instance("norm", dtype), (num_tokens,), 256, shared, [*arguments, int(is_layer_norm)])
     assert torch.equal(x, stream)
-    expected = reference.rms_norm(stream.double(), weight.double(), 1e-5)
-    torch.testing.assert_close(out.double(), expected, rtol=ROUNDING[dtype], atol=1e-6)
+    wide = weight.double() + offset
+    expected = reference.rms_norm(stream.double(), wide, 1e-5)
+    if is_layer_norm:
+        of_bias = None if bias is None else bias.double()
+        expected = reference.layer_norm(stream.double(), wide, of_bias, 1e-5)
+    torch.testing.assert_close(out.double(), expected, rtol=ROUNDING[dtype], atol=2e-6)
 
 
-def test_bits_of_a_normed_row_do_not_depend_on_the_batch(run: Launch) -> None:
+@pytest.mark.parametrize("is_layer_norm", [0, 1])
+def test_groups_of_strided_rows_are_normed_apart_and_in_place(
+    run: Launch, is_layer_norm: int
+) -> None:
+    whole = numbers(3, 5 * 64, dtype=torch.bfloat16)
+    weight, rows = numbers(64, dtype=torch.bfloat16, seed=1), guarded(whole)
+    x = rows[:, 64 : 4 * 64]
+    arguments = [x, x, None, weight, None, 5 * 64, 5 * 64, 0, 64, 1e-5, 0.0, is_layer_norm]
+    run(instance("norm", x.dtype), (3, 3), 256, 64 * 2 + ops.NORM_BYTES, arguments)
+    parts = whole.view(3, 5, 64).double()
+    if is_layer_norm:
+        expected = reference.layer_norm(parts, weight.double(), None, 1e-5)
+    else:
+        expected = reference.rms_norm(parts, weight.double(), 1e-5)
+    expected[:, [0, 4]] = parts[:, [0, 4]]
+    torch.testing.assert_close(rows.view(3, 5, 64).double(), expected, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_layer_norm", [0, 1])
+def test_bits_of_a_normed_row_do_not_depend_on_the_batch(run: Launch, is_layer_norm: int) -> None:
     x, weight = numbers(5, 96, dtype=torch.bfloat16), numbers(96, dtype=torch.bfloat16, seed=1)
-    name, out = instance("rms_norm", x.dtype), torch.empty_like(x)
-    run(name, (5,), 256, 96 * 2 + 64, [out, x, None, weight, 96, 1e-6])
+    name, out, shared = instance("norm", x.dtype), torch.empty_like(x), 96 * 2 + ops.NORM_BYTES
+    others = [None, weight, None, 96, 96, 0, 96, 1e-6, 1.0, is_layer_norm]
+    run(name, (5,), 256, shared, [out, x, *others])
     for row in range(5):
         alone = torch.empty(1, 96, dtype=x.dtype)
-        run(name, (1,), 256, 96 * 2 + 64, [alone, x[row].clone(), None, weight, 96, 1e-6])
+        run(name, (1,), 256, shared, [alone, x[row].clone(), *others])
         assert torch.equal(alone[0], out[row])
 
 

@@ -3,7 +3,16 @@
 import pytest
 import torch
 from chairlift.types import Output, Tokens
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
+)
 
 from tests.cuda.small_models import NUM_TOKENS, SIZES, assert_likely, make, prompts, write
 from tests.engine.drive import assert_empty, greedy, run, token_ids
@@ -11,9 +20,31 @@ from tests.engine.drive import assert_empty, greedy, run, token_ids
 pytestmark = pytest.mark.timeout(600)
 """The first test compiles the emulation."""
 
+KINDS = ["sliding_attention", "full_attention"]
 MODELS = {
     "gelu": (LlamaForCausalLM, LlamaConfig(**SIZES, hidden_act="gelu")),
     "gelu by tanh": (LlamaForCausalLM, LlamaConfig(**SIZES, hidden_act="gelu_pytorch_tanh")),
+    # Norms of weights less 1 (also of heads), norms behind both halves, soft caps, windows.
+    "gemma 2": (
+        Gemma2ForCausalLM,
+        Gemma2Config(
+            **SIZES,
+            sliding_window=20,
+            layer_types=KINDS,
+            query_pre_attn_scalar=48,
+            attn_logit_softcapping=1.5,
+            final_logit_softcapping=2.0,
+        ),
+    ),
+    "gemma 3": (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig(**SIZES, sliding_window=20, layer_types=KINDS, query_pre_attn_scalar=48),
+    ),
+    # Layer norms with biases, a feed-forward without a gate.
+    "starcoder 2": (
+        Starcoder2ForCausalLM,
+        Starcoder2Config(**{**SIZES, "hidden_size": 256}, sliding_window=20),
+    ),
 }
 
 

@@ -20,10 +20,17 @@ def numbers(*shape: int, seed: int) -> Tensor:
 
 class Case:
     def __init__(
-        self, head_dim: int, dtype: torch.dtype, kv: torch.dtype, norms: bool, rope: bool
+        self,
+        head_dim: int,
+        dtype: torch.dtype,
+        kv: torch.dtype,
+        norms: bool,
+        rope: bool,
+        offset: float = 0.0,
     ) -> None:
         self.head_dim, self.dtype, self.kv = head_dim, dtype, kv
         tokens, heads = len(SLOTS), NUM_HEADS + 2 * NUM_KV_HEADS
+        self.offset = offset
         self.padding = 8  # elements between the rows of qkv, which nobody owns
         self.qkv = numbers(tokens, heads * head_dim + self.padding, seed=0).to(dtype)
         self.norms = [numbers(head_dim, seed=i).to(dtype) for i in (1, 2)] if norms else None
@@ -39,7 +46,7 @@ class Case:
         grid = (len(SLOTS), -(-(NUM_HEADS + 2 * NUM_KV_HEADS) // 4))
         optional = [None if x is None else guarded(x) for x in (self.cos_sin, self.scales)]
         norms = [None, None] if self.norms is None else self.norms
-        numbers = [qkv.stride(0), NUM_HEADS, NUM_KV_HEADS, NUM_BLOCKS, EPS]
+        numbers = [qkv.stride(0), NUM_HEADS, NUM_KV_HEADS, NUM_BLOCKS, EPS, self.offset]
         arguments = [qkv, cache, SLOTS, POSITIONS, optional[0], *norms, optional[1], *numbers]
         run(name, grid, 128, 0, arguments)
         width = NUM_HEADS * self.head_dim
@@ -50,7 +57,9 @@ class Case:
         """The same by the twins, in float64, of the tokens that are no padding."""
         parts = self.qkv[:, : -self.padding].view(len(SLOTS), -1, self.head_dim).double()
         query, key, value = parts.split([NUM_HEADS, NUM_KV_HEADS, NUM_KV_HEADS], dim=1)
-        norms = [None, None] if self.norms is None else [n.double() for n in self.norms]
+        norms = (
+            [None, None] if self.norms is None else [n.double() + self.offset for n in self.norms]
+        )
         table = torch.ones(64, self.head_dim)
         table[:, self.head_dim // 2 :] = 0
         table = table if self.cos_sin is None else self.cos_sin
@@ -63,13 +72,18 @@ class Case:
 
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
 @pytest.mark.parametrize(
-    ("dtype", "norms", "rope"),
-    [(torch.bfloat16, True, True), (torch.float16, False, True), (torch.bfloat16, False, False)],
+    ("dtype", "norms", "rope", "offset"),
+    [
+        (torch.bfloat16, True, True, 0.0),
+        (torch.bfloat16, True, True, 1.0),
+        (torch.float16, False, True, 0.0),
+        (torch.bfloat16, False, False, 0.0),
+    ],
 )
 def test_matches_the_twins(
-    run: Launch, head_dim: int, dtype: torch.dtype, norms: bool, rope: bool
+    run: Launch, head_dim: int, dtype: torch.dtype, norms: bool, rope: bool, offset: float
 ) -> None:
-    case = Case(head_dim, dtype, dtype, norms, rope)
+    case = Case(head_dim, dtype, dtype, norms, rope, offset)
     query, cache = case.run(run)
     expected_query, expected = case.expected()
     tolerance = {"rtol": 2**-8 if dtype == torch.bfloat16 else 2**-11, "atol": 1e-5}

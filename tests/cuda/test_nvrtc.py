@@ -17,7 +17,7 @@ SAMPLES = [
     instance("paged_decode", BF16, F8, 128),
     instance("sample", F32),
     instance("kv_write", BF16, F8, 128),
-    instance("rms_norm", BF16),
+    instance("norm", BF16),
     instance("activate", F16),
     *map(instance, ("copy_blocks", "gather_tokens", "scatter_tokens", "sample_options")),
 ]

@@ -121,6 +121,7 @@ class CudaBackend(AttentionBackend):
             None if rotation is None else rotation.key_norm,
             projections.query.shape[1],
             1e-6 if rotation is None else rotation.eps,
+            0.0 if rotation is None else rotation.norm_offset,
         )
 
     def write(

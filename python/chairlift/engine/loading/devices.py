@@ -26,7 +26,6 @@ from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
 from chairlift.model.config import ModelConfig
-from chairlift.model.layer_parts import LayerNorm
 from chairlift.model.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -203,7 +202,6 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
 
 def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
-    norms = {spec.final_norm, *(layer.norm for layer in spec.layers)}
     attentions, ropes = spec.attentions, spec.ropes
     checks = (
         ("recurrent states", spec.has_state),
@@ -214,8 +212,6 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("norms of values", any(own.value_norm_eps is not None for own in attentions)),
         ("attention sinks", any(own.has_sinks for own in attentions)),
         ("output gates", any(own.has_gate for own in attentions)),
-        ("layer norms", any(isinstance(norm, LayerNorm) for norm in norms)),
-        ("norms of weights less 1", any(getattr(norm, "plus_one", False) for norm in norms)),
         ("norms over all heads", any(own.norms_all_heads for own in attentions)),
         ("norms of heads without RoPE", any(own.qk_norm and not own.rope for own in attentions)),
         ("position-scaled queries", any(own.position_scale for own in attentions)),

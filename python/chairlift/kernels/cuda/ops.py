@@ -14,14 +14,11 @@ from torch import Tensor
 from chairlift.kernels.cuda.launch import launcher_of
 from chairlift.kernels.cuda.linear import Linear as Linear
 from chairlift.kernels.cuda.linear import linear as linear
-from chairlift.kernels.cuda.refused import REFUSED
-from chairlift.kernels.cuda.refused import add_layer_norm as add_layer_norm
 from chairlift.kernels.cuda.refused import causal_conv as causal_conv
 from chairlift.kernels.cuda.refused import experts as experts
 from chairlift.kernels.cuda.refused import gate_by_sigmoid as gate_by_sigmoid
 from chairlift.kernels.cuda.refused import gated_delta as gated_delta
 from chairlift.kernels.cuda.refused import gated_rms_norm as gated_rms_norm
-from chairlift.kernels.cuda.refused import layer_norm as layer_norm
 from chairlift.kernels.cuda.refused import selective_scan as selective_scan
 from chairlift.kernels.cuda.sources import kernel_name
 
@@ -32,7 +29,7 @@ VECTOR_BYTES: Final = 16
 _BUS_GRID: Final = 64
 """Blocks of threads that copy across the bus: 512 KiB under way, several times what a bus needs."""
 NORM_BYTES: Final = 64
-"""Shared memory of `rms_norm` beside a row."""
+"""Shared memory of `norm` beside what is normed."""
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_tanh", "relu2", "sigmoid")
 """As `activate` numbers them."""
 _Device = ("cuda", "cpu")
@@ -75,10 +72,9 @@ def scale(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> 
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None, offset: float = 0.0
 ) -> Tensor:
-    """Return `x / rms(x) * weight` over the last axis; `x` `[T, H]`, `weight` `[H]`."""
-    assert offset == 0.0, REFUSED
-    out = torch.empty_like(x) if out is None else out
-    rms_norm_out(out, x, None, weight, eps)
+    """Return `x / rms(x) * (weight + offset)` over the last axis; see `Kernels`."""
+    out = _like(x) if out is None else out
+    norm_out(out, x, None, weight, None, eps, offset, is_layer_norm=False)
     return out
 
 
@@ -91,15 +87,41 @@ def add_rms_norm(
     offset: float = 0.0,
 ) -> Tensor:
     """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
-    assert offset == 0.0, REFUSED
-    out = torch.empty_like(x) if out is None else out
-    rms_norm_out(out, x, update, weight, eps)
+    out = _like(x) if out is None else out
+    norm_out(out, x, update, weight, None, eps, offset, is_layer_norm=False)
     return out
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor | None = None
+) -> Tensor:
+    """Return `(x - mean(x)) / deviation(x) * weight + bias`; `x` `[T, H]`."""
+    out = _like(x) if out is None else out
+    norm_out(out, x, None, weight, bias, eps, 0.0, is_layer_norm=True)
+    return out
+
+
+def add_layer_norm(
+    x: Tensor,
+    update: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
+    out = _like(x) if out is None else out
+    norm_out(out, x, update, weight, bias, eps, 0.0, is_layer_norm=True)
+    return out
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def activate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
     """Return an activation of `x` `[T, I]`; see `Kernels`."""
-    out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
+    out = _like(x) if out is None else out
     activate_out(out, x, None, ACTIVATIONS.index(activation))
     return out
 
@@ -121,16 +143,38 @@ def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     return activate_mul(gate_up, "silu", out)
 
 
-@torch.library.custom_op("chairlift::rms_norm", mutates_args=("out", "x"), device_types=_Device)
-def rms_norm_out(out: Tensor, x: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> None:
-    """Add `update` to `x` in place if given, and write the norm; all `[T, H]`."""
-    num_tokens, hidden = x.shape
+@torch.library.custom_op("chairlift::norm", mutates_args=("out", "x"), device_types=_Device)
+def norm_out(
+    out: Tensor,
+    x: Tensor,
+    update: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    offset: float,
+    is_layer_norm: bool,
+) -> None:
+    """Add `update` to `x` in place if given, and write the norm; rows may be strided.
+
+    Args:
+        out: `[T, H]`; may be `x`.
+        x: `[T, H]`.
+        update: `[T, H]`.
+        weight: `[H]`, or `[D]`, by which each D numbers of a row are normed apart.
+        bias: As the weight.
+        eps: Added to the mean of the squares.
+        offset: Added to the weight.
+        is_layer_norm: Whether the mean is subtracted first.
+    """
+    size = weight.shape[0]
+    strides = (0 if part is None else part.stride(0) for part in (out, x, update))
     launcher_of(x).launch(
-        kernel_name("rms_norm", x.dtype),
-        (num_tokens, 1, 1),
+        kernel_name("norm", x.dtype),
+        (x.shape[0], x.shape[1] // size, 1),
         256,
-        hidden * x.itemsize + NORM_BYTES,
-        *(out, x, update, weight, c_int(hidden), c_float(eps)),
+        size * x.itemsize + NORM_BYTES,
+        *(out, x, update, weight, bias, *map(c_longlong, strides)),
+        *(c_int(size), c_float(eps), c_float(offset), c_int(is_layer_norm)),
     )
 
 
@@ -167,6 +211,7 @@ def kv_write(
     key_norm: Tensor | None,
     num_heads: int,
     eps: float,
+    norm_offset: float = 0.0,
 ) -> None:
     """Norm and rotate queries in place; write normed and rotated keys, and values, to the cache.
 
@@ -180,6 +225,7 @@ def kv_write(
         key_norm: `[head_dim]`, or None.
         num_heads: Of queries.
         eps: Of the norms.
+        norm_offset: Added to their weights.
     """
     _, num_blocks, num_kv_heads, _, head_dim = cache.shape
     launcher_of(qkv).launch(
@@ -189,7 +235,7 @@ def kv_write(
         0,
         *(qkv, cache, slot_mapping, positions, cos_sin, query_norm, key_norm, None),
         *(c_longlong(qkv.stride(0)), c_int(num_heads), c_int(num_kv_heads)),
-        *(c_int(num_blocks), c_float(eps)),
+        *(c_int(num_blocks), c_float(eps), c_float(norm_offset)),
     )
 
 
@@ -339,6 +385,6 @@ def prefill_shared_bytes(head_dim: int, tile_rows: int, kv_bytes: int) -> int:
     return tile_rows * head_dim * 2 + 2 * tokens * head_dim * kv_bytes
 
 
-for _op in (rms_norm_out, activate_out, kv_write, paged_decode, paged_prefill, copy_blocks):
+for _op in (norm_out, activate_out, kv_write, paged_decode, paged_prefill, copy_blocks):
     # A traced operation has the shapes of its arguments.
     _op.register_fake(lambda *_: None)

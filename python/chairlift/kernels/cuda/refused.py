@@ -17,25 +17,6 @@ from chairlift.kernels.interface import (
 REFUSED: Final = "a model that asks for this is refused on a GPU when it is loaded"
 
 
-def layer_norm(
-    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor | None = None
-) -> Tensor:
-    """Refuse: there is no such kernel."""
-    raise NotImplementedError(REFUSED)
-
-
-def add_layer_norm(
-    x: Tensor,
-    update: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Refuse: there is no such kernel."""
-    raise NotImplementedError(REFUSED)
-
-
 def experts(
     gate_up: Sequence[LinearLayer],
     down: Sequence[LinearLayer],

@@ -65,7 +65,7 @@ class ModelKernels(NamedTuple):
             kernel_name("kv_write", dtype, kv_dtype, head_dim),
             kernel_name("sample", torch.float32),
             kernel_name("sample_options"),
-            kernel_name("rms_norm", dtype),
+            kernel_name("norm", dtype),
             kernel_name("activate", dtype),
             kernel_name("copy_blocks"),
             kernel_name("gather_tokens"),
