@@ -57,7 +57,9 @@ def kv_write(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     positions = torch.arange(3, 3 + tokens, dtype=torch.int32, device=qkv.device)
     angles = torch.rand(64, dim // 2, device=qkv.device)
     cos_sin = torch.cat((angles.cos(), angles.sin()), -1)
-    ops.kv_write(qkv, cache, positions + 30, positions, cos_sin, norm, norm, heads, 1e-6)
+    query_key, value = torch.split(qkv.view(tokens, -1, dim), [heads + kv_heads, kv_heads], dim=1)
+    rotation = cos_sin, cos_sin, norm, norm, 1e-6
+    ops.kv_write(query_key, value, cache, positions + 30, positions, *rotation)
     normed = parts[:, : heads + kv_heads]
     normed = normed * (normed.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.double()
     cos, sin = cos_sin[positions.long()].double().chunk(2, dim=-1)

@@ -178,13 +178,22 @@ def rope(
     cos_sin: Tensor,
     norm_weight: Tensor | None = None,
     eps: float = 1e-6,
+    *,
+    is_interleaved: bool = False,
 ) -> Tensor:
-    """Rotate `[T, num_heads, head_dim]`; coordinate d pairs with d + head_dim / 2."""
+    """Rotate the first numbers of each head of `[T, num_heads, head_dim]`: as many as have angles.
+
+    Coordinate d pairs with that one half of them further, or with its neighbour.
+    """
     if norm_weight is not None:
         x = rms_norm(x, norm_weight, eps)
+    rotary_dim = cos_sin.shape[1]
+    x, rest = x[..., :rotary_dim], x[..., rotary_dim:]
     cos, sin = cos_sin[positions].to(x.dtype).unsqueeze(1).chunk(2, dim=-1)
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    a, b = (x[..., ::2], x[..., 1::2]) if is_interleaved else x.chunk(2, dim=-1)
+    pairs = a * cos - b * sin, b * cos + a * sin
+    rotated = torch.stack(pairs, -1).flatten(-2) if is_interleaved else torch.cat(pairs, -1)
+    return torch.cat((rotated, rest), -1)
 
 
 def attention(

@@ -1,7 +1,11 @@
 """The blocks of the GPU's backend, on an emulated GPU."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from chairlift import reference
+from chairlift.attention.backend import Heads, Projections, Rotation
 from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
 from chairlift.kernels.cuda.sources import ModelKernels
@@ -52,3 +56,39 @@ def test_blocks_are_copied_in_all_layers():
     expected[:, :, [4, 1]] = expected[:, :, [3, 2]]
     backend.copy_blocks(cache, cache, torch.tensor([[3, 4], [2, 1]], dtype=torch.int32))
     assert torch.equal(cache, expected)
+
+
+@pytest.mark.parametrize("norms_all", [False, True])
+@pytest.mark.parametrize("rotary_dim", [0, 32])
+def test_heads_are_normed_rotated_and_written_where_they_lie(norms_all, rotary_dim):
+    """With gates before the queries, and norms with and without RoPE."""
+    device = EmulatedDevice()
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, DIM))
+    backend, heads = CudaBackend(device.device), Heads(6, HEADS, DIM, has_gate=True)
+    draw = torch.Generator().manual_seed(0)
+    qkv = torch.randn(4, heads.projected_size, generator=draw).bfloat16()
+    projections, before = Projections.of(qkv, heads), Projections.of(qkv.clone(), heads)
+    widths = [count * DIM if norms_all else DIM for count in (6, HEADS)]
+    norms = [torch.randn(width, generator=draw).bfloat16() for width in widths]
+    tables = [torch.randn(9, rotary_dim, generator=draw) for _ in range(2)]
+    rotation = Rotation(tables[1], tables[0], False, *norms, eps=1e-5, norm_offset=1.0)
+    cache = backend.allocate(1, BLOCKS, HEADS, SIZE, DIM, torch.bfloat16)[0]
+    positions, slots = (
+        torch.tensor(n, dtype=torch.int32) for n in ([8, 0, 3, 5], [16, 31, 32, 17])
+    )
+    metadata = SimpleNamespace(positions=positions)
+    backend.rotate_and_write(projections, rotation, cache, metadata, slots)
+
+    def expected(part, norm, table):
+        wide = part.double()
+        shape = wide.flatten(1) if norms_all else wide
+        normed = reference.rms_norm(shape, norm.double() + 1, 1e-5).view(wide.shape)
+        return reference.rope(normed, positions, table)
+
+    close = {"rtol": 2**-6, "atol": 2**-6}
+    query = expected(before.query, norms[0], tables[0])
+    torch.testing.assert_close(projections.query.double(), query, **close)
+    keys, values = cache[:, slots // SIZE, :, slots % SIZE].transpose(0, 1)
+    torch.testing.assert_close(keys.double(), expected(before.key, norms[1], tables[1]), **close)
+    assert torch.equal(values, before.value)
+    assert torch.equal(projections.gate, before.gate)

@@ -1,8 +1,11 @@
 """QK-norm, RoPE and the write to the cache in one kernel, against the twins."""
 
+from typing import Any
+
 import pytest
 import torch
 from chairlift import reference
+from chairlift.kernels.cuda.ops import rotary_step
 from torch import Tensor
 
 from tests.cuda.conftest import Launch
@@ -24,66 +27,77 @@ class Case:
         head_dim: int,
         dtype: torch.dtype,
         kv: torch.dtype,
-        norms: bool,
-        rope: bool,
+        norms: bool = True,
+        rotary_dim: int = 0,
         offset: float = 0.0,
+        is_interleaved: bool = False,
     ) -> None:
         self.head_dim, self.dtype, self.kv = head_dim, dtype, kv
+        self.offset, self.rotary_dim, self.is_interleaved = offset, rotary_dim, is_interleaved
         tokens, heads = len(SLOTS), NUM_HEADS + 2 * NUM_KV_HEADS
-        self.offset = offset
         self.padding = 8  # elements between the rows of qkv, which nobody owns
         self.qkv = numbers(tokens, heads * head_dim + self.padding, seed=0).to(dtype)
         self.norms = [numbers(head_dim, seed=i).to(dtype) for i in (1, 2)] if norms else None
-        self.cos_sin = numbers(64, head_dim, seed=3).clamp(-1, 1) if rope else None
+        # Of queries and of keys.
+        self.cos_sin = [numbers(64, rotary_dim, seed=i).clamp(-1, 1) for i in (3, 4)]
         self.scales = torch.tensor([[0.5, 0.002], [1.5, 0.002]]) if kv.itemsize == 1 else None
 
-    def run(self, run: Launch) -> tuple[Tensor, Tensor]:
+    def parts(self, qkv: Tensor) -> list[Tensor]:
+        """Queries, keys and values, `[T, heads, head_dim]`."""
+        heads = qkv[:, : -self.padding].view(len(SLOTS), -1, self.head_dim)
+        return list(heads.split([NUM_HEADS, NUM_KV_HEADS, NUM_KV_HEADS], dim=1))
+
+    def run(self, run: Launch, *, keys_are_values: bool = False) -> tuple[Tensor, Tensor]:
         """The queries afterwards and the cache, in which nothing else may have changed."""
         shape = (2, NUM_BLOCKS, NUM_KV_HEADS, BLOCK_SIZE, self.head_dim)
         cache = guarded(torch.full(shape, torch.nan).to(self.kv))
         qkv = guarded(self.qkv)
+        query, key, value = self.parts(qkv)
         name = instance("kv_write", self.dtype, self.kv, self.head_dim)
         grid = (len(SLOTS), -(-(NUM_HEADS + 2 * NUM_KV_HEADS) // 4))
-        optional = [None if x is None else guarded(x) for x in (self.cos_sin, self.scales)]
+        tables = [guarded(table) for table in self.cos_sin] if self.rotary_dim else [None, None]
         norms = [None, None] if self.norms is None else self.norms
-        numbers = [qkv.stride(0), NUM_HEADS, NUM_KV_HEADS, NUM_BLOCKS, EPS, self.offset]
-        arguments = [qkv, cache, SLOTS, POSITIONS, optional[0], *norms, optional[1], *numbers]
-        run(name, grid, 128, 0, arguments)
+        scales = None if self.scales is None else guarded(self.scales)
+        arguments = [query, key if keys_are_values else value, cache, SLOTS, POSITIONS]
+        arguments += [*tables, *norms, scales, qkv.stride(0), qkv.stride(0)]
+        arguments += [NUM_HEADS, NUM_KV_HEADS, NUM_BLOCKS, EPS, self.offset]
+        run(name, grid, 128, 0, [*arguments, self.rotary_dim, int(self.is_interleaved)])
         width = NUM_HEADS * self.head_dim
         assert torch.equal(qkv[:, width:], self.qkv[:, width:])
-        return qkv[:, :width].view(len(SLOTS), NUM_HEADS, self.head_dim), cache
+        return query, cache
 
     def expected(self) -> tuple[Tensor, Tensor]:
         """The same by the twins, in float64, of the tokens that are no padding."""
-        parts = self.qkv[:, : -self.padding].view(len(SLOTS), -1, self.head_dim).double()
-        query, key, value = parts.split([NUM_HEADS, NUM_KV_HEADS, NUM_KV_HEADS], dim=1)
+        query, key, value = (part.double() for part in self.parts(self.qkv))
         norms = (
             [None, None] if self.norms is None else [n.double() + self.offset for n in self.norms]
         )
-        table = torch.ones(64, self.head_dim)
-        table[:, self.head_dim // 2 :] = 0
-        table = table if self.cos_sin is None else self.cos_sin
         query, key = (
-            reference.rope(x, POSITIONS, table, norm, EPS)
-            for x, norm in zip((query, key), norms, strict=True)
+            reference.rope(x, POSITIONS, table, norm, EPS, is_interleaved=self.is_interleaved)
+            for x, table, norm in zip((query, key), self.cos_sin, norms, strict=True)
         )
         return query, torch.stack((key, value))
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "norms, all of a head": {"rotary": 1.0},
+    "norms of weights less 1": {"rotary": 1.0, "offset": 1.0},
+    "no norms": {"dtype": torch.float16, "norms": False, "rotary": 1.0},
+    "neither": {"norms": False},
+    "norms alone": {},
+    "a part of a head": {"rotary": 0.5},
+    "neighbours": {"rotary": 1.0, "is_interleaved": True},
+    "neighbours, a part of a head": {"rotary": 0.25, "is_interleaved": True},
+}
+
+
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
-@pytest.mark.parametrize(
-    ("dtype", "norms", "rope", "offset"),
-    [
-        (torch.bfloat16, True, True, 0.0),
-        (torch.bfloat16, True, True, 1.0),
-        (torch.float16, False, True, 0.0),
-        (torch.bfloat16, False, False, 0.0),
-    ],
-)
-def test_matches_the_twins(
-    run: Launch, head_dim: int, dtype: torch.dtype, norms: bool, rope: bool, offset: float
-) -> None:
-    case = Case(head_dim, dtype, dtype, norms, rope, offset)
+@pytest.mark.parametrize("kind", KINDS)
+def test_matches_the_twins(run: Launch, head_dim: int, kind: str) -> None:
+    options = {"dtype": torch.bfloat16, "rotary": 0.0, **KINDS[kind]}
+    dtype, rotary_dim = options.pop("dtype"), int(options.pop("rotary") * head_dim)
+    assert rotary_dim % rotary_step(head_dim) == 0
+    case = Case(head_dim, dtype, dtype, rotary_dim=rotary_dim, **options)
     query, cache = case.run(run)
     expected_query, expected = case.expected()
     tolerance = {"rtol": 2**-8 if dtype == torch.bfloat16 else 2**-11, "atol": 1e-5}
@@ -96,10 +110,29 @@ def test_matches_the_twins(
     assert cache.isnan().all()
 
 
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("is_interleaved", [False, True])
+def test_the_smallest_part_of_a_head(run: Launch, head_dim: int, is_interleaved: bool) -> None:
+    rotary_dim = rotary_step(head_dim)
+    options = {"norms": False, "rotary_dim": rotary_dim, "is_interleaved": is_interleaved}
+    case = Case(head_dim, torch.bfloat16, torch.bfloat16, **options)
+    query, _ = case.run(run)
+    torch.testing.assert_close(query.double(), case.expected()[0], rtol=2**-8, atol=1e-5)
+    assert torch.equal(query[..., rotary_dim:], case.parts(case.qkv)[0][..., rotary_dim:])
+
+
+def test_keys_may_be_values(run: Launch) -> None:
+    case = Case(64, torch.bfloat16, torch.bfloat16, rotary_dim=64)
+    _, cache = case.run(run, keys_are_values=True)
+    block, offset = SLOTS[SLOTS >= 0] // BLOCK_SIZE, SLOTS[SLOTS >= 0] % BLOCK_SIZE
+    keys = case.parts(case.qkv)[1][SLOTS >= 0]
+    assert torch.equal(cache[1][block, :, offset], keys), "neither normed nor rotated"
+
+
 def test_float8_is_to_the_nearest_of_the_scaled_number(run: Launch) -> None:
-    case = Case(128, torch.bfloat16, torch.float8_e4m3fn, norms=True, rope=True)
+    case = Case(128, torch.bfloat16, torch.float8_e4m3fn, rotary_dim=128)
     _, cache = case.run(run)
-    wide = Case(128, torch.bfloat16, torch.bfloat16, norms=True, rope=True)
+    wide = Case(128, torch.bfloat16, torch.bfloat16, rotary_dim=128)
     _, exact = wide.run(run)
     scales = case.scales.view(2, 1, NUM_KV_HEADS, 1, 1)
     expected = (exact.float() * (1 / scales)).clamp(-448, 448).to(torch.float8_e4m3fn)

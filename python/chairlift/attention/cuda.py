@@ -110,18 +110,26 @@ class CudaBackend(AttentionBackend):
         metadata: AttentionMetadata,
         slot_mapping: Tensor,
     ) -> None:
-        """As `AttentionBackend.rotate_and_write`, in one kernel; keys change in the cache alone."""
+        """As `AttentionBackend.rotate_and_write`, but rotated keys are in the cache alone.
+
+        Norms over all heads are kernels of their own; all else is in one.
+        """
+        query_key, value = projections.query_key, projections.value
+        written = query_key, value, cache, slot_mapping, metadata.positions
+        if rotation is None:
+            ops.kv_write(*written)
+            return
+        if (weight := rotation.query_norm) is not None and len(weight) > query_key.shape[2]:
+            rotation = _norm_all_heads(projections, rotation)
         ops.kv_write(
-            projections.qkv,
-            cache,
-            slot_mapping,
-            metadata.positions,
-            None if rotation is None else rotation.cos_sin,
-            None if rotation is None else rotation.query_norm,
-            None if rotation is None else rotation.key_norm,
-            projections.query.shape[1],
-            1e-6 if rotation is None else rotation.eps,
-            0.0 if rotation is None else rotation.norm_offset,
+            *written,
+            rotation.query_cos_sin,
+            rotation.cos_sin,
+            rotation.query_norm,
+            rotation.key_norm,
+            rotation.eps,
+            rotation.norm_offset,
+            rotation.is_interleaved,
         )
 
     def write(
@@ -171,3 +179,13 @@ class CudaBackend(AttentionBackend):
         key, value = block.transpose(1, 2)
         assert key.shape[0] == block_size, "a block is whole"
         return key, value
+
+
+def _norm_all_heads(projections: Projections, rotation: Rotation) -> Rotation:
+    """Norm all heads of queries and of keys as one, in place; return what is left to do."""
+    norms = rotation.query_norm, rotation.key_norm
+    for heads, norm in zip((projections.query, projections.key), norms, strict=True):
+        assert norm is not None, "of both"
+        rows = heads.flatten(1)
+        ops.rms_norm(rows, norm, rotation.eps, out=rows, offset=rotation.norm_offset)
+    return rotation._replace(query_norm=None, key_norm=None)

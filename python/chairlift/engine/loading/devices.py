@@ -24,8 +24,10 @@ from chairlift.config import (
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
+from chairlift.kernels.cuda.ops import rotary_step
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
 from chairlift.model.config import ModelConfig
+from chairlift.model.layer_parts import Attention
 from chairlift.model.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -202,7 +204,7 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
 
 def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
-    attentions, ropes = spec.attentions, spec.ropes
+    attentions = spec.attentions
     checks = (
         ("recurrent states", spec.has_state),
         ("layers of different heads", len(spec.shapes) > 1),
@@ -212,12 +214,14 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("norms of values", any(own.value_norm_eps is not None for own in attentions)),
         ("attention sinks", any(own.has_sinks for own in attentions)),
         ("output gates", any(own.has_gate for own in attentions)),
-        ("norms over all heads", any(own.norms_all_heads for own in attentions)),
-        ("norms of heads without RoPE", any(own.qk_norm and not own.rope for own in attentions)),
-        ("position-scaled queries", any(own.position_scale for own in attentions)),
-        ("RoPE of a part of a head", any(rope.rotary_dim for rope in ropes)),
-        ("RoPE of neighbours", any(rope.interleaved for rope in ropes)),
+        ("sizes of RoPE that no lane shares evenly", any(map(_has_odd_rope, attentions))),
         ("mixtures of experts", spec.router_size > 0),
     )
     found = next((name for name, is_there in checks if is_there), None)
     return None if found is None else f"model: {found} are not supported on a GPU"
+
+
+def _has_odd_rope(attention: Attention) -> bool:
+    """Return whether RoPE rotates a number of pairs that the kernel does not."""
+    rope, head_dim = attention.rope, attention.head_dim
+    return rope is not None and (rope.rotary_dim or head_dim) % rotary_step(head_dim) != 0

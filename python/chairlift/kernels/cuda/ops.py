@@ -200,42 +200,55 @@ def activate_out(out: Tensor, gate: Tensor, up: Tensor | None, activation: int) 
     )
 
 
-@torch.library.custom_op("chairlift::kv_write", mutates_args=("qkv", "cache"), device_types=_Device)
+@torch.library.custom_op(
+    "chairlift::kv_write", mutates_args=("query_key", "cache"), device_types=_Device
+)
 def kv_write(
-    qkv: Tensor,
+    query_key: Tensor,
+    value: Tensor,
     cache: Tensor,
     slot_mapping: Tensor,
     positions: Tensor,
-    cos_sin: Tensor | None,
-    query_norm: Tensor | None,
-    key_norm: Tensor | None,
-    num_heads: int,
-    eps: float,
+    query_cos_sin: Tensor | None = None,
+    key_cos_sin: Tensor | None = None,
+    query_norm: Tensor | None = None,
+    key_norm: Tensor | None = None,
+    eps: float = 1e-6,
     norm_offset: float = 0.0,
+    is_interleaved: bool = False,
 ) -> None:
     """Norm and rotate queries in place; write normed and rotated keys, and values, to the cache.
 
     Args:
-        qkv: `[T, (num_heads + 2 * num_kv_heads) * head_dim]`; its keys stay as they were.
+        query_key: `[T, num_heads + num_kv_heads, head_dim]`; its keys stay as they were, and tokens
+            may be strided.
+        value: `[T, num_kv_heads, head_dim]`, likewise.
         cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`.
         slot_mapping: int32 `[T]`; negative is padding.
         positions: int32 `[T]`.
-        cos_sin: float32 `[max_position, head_dim]`, or None: nothing is rotated.
+        query_cos_sin: float32 `[max_position, rotary_dim]`: numbers of a head from there on stay;
+            `rotary_dim` is a multiple of `rotary_step`. None rotates nothing.
+        key_cos_sin: The same of keys; may be the same tensor.
         query_norm: `[head_dim]`, or None.
         key_norm: `[head_dim]`, or None.
-        num_heads: Of queries.
         eps: Of the norms.
         norm_offset: Added to their weights.
+        is_interleaved: A number is rotated with its neighbour, else with the one half of them
+            further.
     """
     _, num_blocks, num_kv_heads, _, head_dim = cache.shape
-    launcher_of(qkv).launch(
-        kernel_name("kv_write", qkv.dtype, cache.dtype, head_dim),
-        (qkv.shape[0], -(-(num_heads + 2 * num_kv_heads) // 4), 1),
+    num_heads = query_key.shape[1] - num_kv_heads
+    rotary_dim = 0 if key_cos_sin is None else key_cos_sin.shape[1]
+    launcher_of(query_key).launch(
+        kernel_name("kv_write", query_key.dtype, cache.dtype, head_dim),
+        (query_key.shape[0], -(-(num_heads + 2 * num_kv_heads) // 4), 1),
         128,
         0,
-        *(qkv, cache, slot_mapping, positions, cos_sin, query_norm, key_norm, None),
-        *(c_longlong(qkv.stride(0)), c_int(num_heads), c_int(num_kv_heads)),
-        *(c_int(num_blocks), c_float(eps), c_float(norm_offset)),
+        *(query_key, value, cache, slot_mapping, positions, query_cos_sin, key_cos_sin),
+        *(query_norm, key_norm, None),
+        *(c_longlong(query_key.stride(0)), c_longlong(value.stride(0)), c_int(num_heads)),
+        *(c_int(num_kv_heads), c_int(num_blocks), c_float(eps), c_float(norm_offset)),
+        *(c_int(rotary_dim), c_int(is_interleaved)),
     )
 
 
@@ -365,6 +378,11 @@ def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
         c_longlong(source.stride(1) * source.itemsize),
         c_int(destination.stride(2) * destination.itemsize),
     )
+
+
+def rotary_step(head_dim: int) -> int:
+    """Return what the rotated numbers of a head are a multiple of (`RotaryPairs`)."""
+    return 2 if head_dim <= 64 else 4 if head_dim <= 128 else 8
 
 
 def decode_block(head_dim: int) -> tuple[int, int]:
