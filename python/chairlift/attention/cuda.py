@@ -161,12 +161,12 @@ class CudaBackend(AttentionBackend):
             ops.paged_decode(
                 *(out, query, cache, table, *rows, work.splits, work.num_splits),
                 *(self._workspace, self._counters, self._split_len, scoring.window or 0),
-                *(scoring.scale, scoring.soft_cap or 0.0),
+                *(scoring.scale, scoring.soft_cap or 0.0, scoring.sinks),
             )
         if len(work.tiles):
             ops.paged_prefill(
                 *(out, query, cache, table, *rows, work.tiles, work.tile_rows),
-                *(scoring.window or 0, scoring.scale, scoring.soft_cap or 0.0),
+                *(scoring.window or 0, scoring.scale, scoring.soft_cap or 0.0, scoring.sinks),
             )
         return out
 

@@ -72,7 +72,7 @@ class WeightReader:
 
     def numbers(self, *names: str) -> Tensor:
         """Read tensors whole, in float32, joined along their first axis."""
-        return self._joined(names, torch.float32)
+        return self._joined(names, torch.float32).to(self.device)
 
     def optional_norm(self, norm: NormTensor | None) -> Norm | None:
         """Read a norm of the residual stream, if there is one."""

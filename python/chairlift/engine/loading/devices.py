@@ -212,8 +212,6 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("inputs of each layer", spec.layer_inputs is not None),
         ("factors behind layers", any(layer.has_scalar for layer in spec.layers)),
         ("norms of values", any(own.value_norm_eps is not None for own in attentions)),
-        ("attention sinks", any(own.has_sinks for own in attentions)),
-        ("output gates", any(own.has_gate for own in attentions)),
         ("sizes of RoPE that no lane shares evenly", any(map(_has_odd_rope, attentions))),
         ("mixtures of experts", spec.router_size > 0),
     )

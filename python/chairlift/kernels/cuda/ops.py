@@ -16,7 +16,6 @@ from chairlift.kernels.cuda.linear import Linear as Linear
 from chairlift.kernels.cuda.linear import linear as linear
 from chairlift.kernels.cuda.refused import causal_conv as causal_conv
 from chairlift.kernels.cuda.refused import experts as experts
-from chairlift.kernels.cuda.refused import gate_by_sigmoid as gate_by_sigmoid
 from chairlift.kernels.cuda.refused import gated_delta as gated_delta
 from chairlift.kernels.cuda.refused import gated_rms_norm as gated_rms_norm
 from chairlift.kernels.cuda.refused import selective_scan as selective_scan
@@ -67,6 +66,15 @@ def scale(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> 
     x.mul_(multiplier)
     if soft_cap is not None:
         x.div_(soft_cap).tanh_().mul_(soft_cap)
+
+
+def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
+    """Multiply `x` `[T, W]` in place by the sigmoid of a gate; see `Kernels`."""
+    if gate.dtype == x.dtype:
+        activate_out(x, gate, x, ACTIVATIONS.index("sigmoid"))
+    else:
+        # A number of each row, in float32: few numbers, each computed apart from the others.
+        x.mul_(gate.sigmoid())
 
 
 def rms_norm(
@@ -273,6 +281,7 @@ def paged_decode(
     window: int,
     scale: float,
     soft_cap: float,
+    sinks: Tensor | None = None,
 ) -> None:
     """Attention of rows with few queries, split by split; see `_core.attention_work`.
 
@@ -292,6 +301,7 @@ def paged_decode(
         window: 0 sees all.
         scale: Factor of the scores.
         soft_cap: 0 is none.
+        sinks: float32 `[num_heads]`: the score of one more key of each head, whose value is zero.
     """
     _, num_blocks, num_kv_heads, _, head_dim = cache.shape
     name = kernel_name("paged_decode", query.dtype, cache.dtype, head_dim)
@@ -303,7 +313,7 @@ def paged_decode(
         threads,
         shared_bytes,
         *(out, query, cache, block_table, rows, query_start_loc, seq_lens, work, num_work),
-        *(workspace, counters, None, None, c_longlong(out.stride(0))),
+        *(workspace, counters, sinks, None, c_longlong(out.stride(0))),
         *(c_longlong(query.stride(0)), c_int(query.shape[1]), c_int(num_kv_heads)),
         *(c_int(num_blocks), c_int(block_table.shape[1]), c_int(split_len), c_int(window)),
         *(c_int(workspace.shape[1]), c_float(scale), c_float(soft_cap)),
@@ -324,6 +334,7 @@ def paged_prefill(
     window: int,
     scale: float,
     soft_cap: float,
+    sinks: Tensor | None = None,
 ) -> None:
     """Attention of rows with many queries, tile by tile; arguments as of `paged_decode`.
 
@@ -340,6 +351,7 @@ def paged_prefill(
         window: 0 sees all.
         scale: Factor of the scores.
         soft_cap: 0 is none.
+        sinks: float32 `[num_heads]`: the score of one more key of each head, whose value is zero.
     """
     _, num_blocks, num_kv_heads, _, head_dim = cache.shape
     launcher_of(query).launch(
@@ -347,7 +359,7 @@ def paged_prefill(
         (tiles.shape[0], 1, 1),
         128,
         prefill_shared_bytes(head_dim, tile_rows, cache.itemsize),
-        *(out, query, cache, block_table, rows, query_start_loc, seq_lens, tiles, None, None),
+        *(out, query, cache, block_table, rows, query_start_loc, seq_lens, tiles, sinks, None),
         *(c_longlong(out.stride(0)), c_longlong(query.stride(0)), c_int(query.shape[1])),
         *(c_int(num_kv_heads), c_int(num_blocks), c_int(block_table.shape[1])),
         *(c_int(window), c_float(scale), c_float(soft_cap)),

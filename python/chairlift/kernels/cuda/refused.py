@@ -28,11 +28,6 @@ def experts(
     raise NotImplementedError(REFUSED)
 
 
-def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
-    """Refuse: there is no such kernel."""
-    raise NotImplementedError(REFUSED)
-
-
 def causal_conv(
     x: Tensor,
     weight: Tensor,
