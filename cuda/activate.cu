@@ -5,7 +5,7 @@ namespace chairlift {
 
 constexpr int kActivateThreads = 256;
 
-// As `ACTIVATIONS` of kernels/cuda/ops.py numbers them.
+// As `ACTIVATIONS` of kernels/cuda/row_ops.py numbers them.
 enum Activation { kSilu, kGelu, kGeluTanh, kRelu2, kSigmoid };
 
 __device__ __forceinline__ float activated(float z, int activation) {

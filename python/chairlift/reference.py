@@ -181,14 +181,9 @@ def rope(
     *,
     is_interleaved: bool = False,
 ) -> Tensor:
-    """Rotate the first numbers of each head of `[T, num_heads, head_dim]`: as many as have angles.
-
-    Coordinate d pairs with that one half of them further, or with its neighbour.
-    """
-    if norm_weight is not None:
-        x = rms_norm(x, norm_weight, eps)
-    rotary_dim = cos_sin.shape[1]
-    x, rest = x[..., :rotary_dim], x[..., rotary_dim:]
+    """Rotate the first numbers of each head, which pair by halves or with their neighbours."""
+    x = x if norm_weight is None else rms_norm(x, norm_weight, eps)
+    x, rest = torch.tensor_split(x, [cos_sin.shape[1]], dim=-1)
     cos, sin = cos_sin[positions].to(x.dtype).unsqueeze(1).chunk(2, dim=-1)
     a, b = (x[..., ::2], x[..., 1::2]) if is_interleaved else x.chunk(2, dim=-1)
     pairs = a * cos - b * sin, b * cos + a * sin

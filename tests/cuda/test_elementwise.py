@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chairlift import reference
-from chairlift.kernels.cuda import ops
+from chairlift.kernels.cuda.row_ops import ACTIVATIONS, NORM_BYTES
 
 from tests.cuda.conftest import Launch
 from tests.cuda.emulation import guarded
@@ -33,7 +33,7 @@ def test_norms_match_the_twins(
     offset, is_layer_norm = float("less 1" in kind), "layer" in kind
     strides = [hidden_size, hidden_size, hidden_size if adds else 0]
     arguments = [out, x, residual, weight, bias, *strides, hidden_size, 1e-5, offset]
-    shared = hidden_size * dtype.itemsize + ops.NORM_BYTES
+    shared = hidden_size * dtype.itemsize + NORM_BYTES
     run(instance("norm", dtype), (num_tokens,), 256, shared, [*arguments, int(is_layer_norm)])
     assert torch.equal(x, stream)
     wide = weight.double() + offset
@@ -52,7 +52,7 @@ def test_groups_of_strided_rows_are_normed_apart_and_in_place(
     weight, rows = numbers(64, dtype=torch.bfloat16, seed=1), guarded(whole)
     x = rows[:, 64 : 4 * 64]
     arguments = [x, x, None, weight, None, 5 * 64, 5 * 64, 0, 64, 1e-5, 0.0, is_layer_norm]
-    run(instance("norm", x.dtype), (3, 3), 256, 64 * 2 + ops.NORM_BYTES, arguments)
+    run(instance("norm", x.dtype), (3, 3), 256, 64 * 2 + NORM_BYTES, arguments)
     parts = whole.view(3, 5, 64).double()
     if is_layer_norm:
         expected = reference.layer_norm(parts, weight.double(), None, 1e-5)
@@ -65,7 +65,7 @@ def test_groups_of_strided_rows_are_normed_apart_and_in_place(
 @pytest.mark.parametrize("is_layer_norm", [0, 1])
 def test_bits_of_a_normed_row_do_not_depend_on_the_batch(run: Launch, is_layer_norm: int) -> None:
     x, weight = numbers(5, 96, dtype=torch.bfloat16), numbers(96, dtype=torch.bfloat16, seed=1)
-    name, out, shared = instance("norm", x.dtype), torch.empty_like(x), 96 * 2 + ops.NORM_BYTES
+    name, out, shared = instance("norm", x.dtype), torch.empty_like(x), 96 * 2 + NORM_BYTES
     others = [None, weight, None, 96, 96, 0, 96, 1e-6, 1.0, is_layer_norm]
     run(name, (5,), 256, shared, [out, x, *others])
     for row in range(5):
@@ -75,7 +75,7 @@ def test_bits_of_a_normed_row_do_not_depend_on_the_batch(run: Launch, is_layer_n
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", ops.ACTIVATIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("size", "is_gated"), [(8, True), (64, False), (2 * 2048 + 8, True)])
 def test_activations_match_the_twin(
     run: Launch, dtype: torch.dtype, activation: str, size: int, is_gated: bool
@@ -85,7 +85,7 @@ def test_activations_match_the_twin(
     out = guarded(torch.full((3, size + 8), torch.nan, dtype=dtype))
     strides = out.stride(0), gate.stride(0), up.stride(0)
     arguments = [out, gate, up if is_gated else None, *strides, size]
-    arguments.append(ops.ACTIVATIONS.index(activation))
+    arguments.append(ACTIVATIONS.index(activation))
     blocks = -(-size // (256 * 16 // dtype.itemsize))
     run(instance("activate", dtype), (3, blocks), 256, 0, arguments)
     is_sigmoid = activation == "sigmoid"
@@ -101,7 +101,7 @@ def test_activations_match_the_twin(
 def test_activations_may_write_over_an_input_and_keep_nan(run: Launch) -> None:
     x = numbers(2, 64, dtype=torch.bfloat16)
     x[1, 3] = torch.nan
-    for index, activation in enumerate(ops.ACTIVATIONS):
+    for index, activation in enumerate(ACTIVATIONS):
         out = guarded(x.clone())
         run(instance("activate", x.dtype), (2, 1), 256, 0, [out, out, None, 64, 64, 0, 64, index])
         apart = torch.empty_like(x)

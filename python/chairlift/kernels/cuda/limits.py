@@ -4,7 +4,8 @@ from typing import Final
 
 import torch
 
-from chairlift.kernels.cuda.ops import MAX_DECODE_ROWS, NORM_BYTES, VECTOR_BYTES
+from chairlift.kernels.cuda.ops import MAX_DECODE_ROWS
+from chairlift.kernels.cuda.row_ops import NORM_BYTES, VECTOR_BYTES
 from chairlift.kernels.cuda.sources import HEAD_DIMS
 from chairlift.kernels.limits import ShapeLimits
 

@@ -19,18 +19,24 @@ from chairlift.kernels.cuda.refused import experts as experts
 from chairlift.kernels.cuda.refused import gated_delta as gated_delta
 from chairlift.kernels.cuda.refused import gated_rms_norm as gated_rms_norm
 from chairlift.kernels.cuda.refused import selective_scan as selective_scan
+from chairlift.kernels.cuda.row_ops import activate as activate
+from chairlift.kernels.cuda.row_ops import activate_mul as activate_mul
+from chairlift.kernels.cuda.row_ops import add_layer_norm as add_layer_norm
+from chairlift.kernels.cuda.row_ops import add_rms_norm as add_rms_norm
+from chairlift.kernels.cuda.row_ops import add_scaled as add_scaled
+from chairlift.kernels.cuda.row_ops import gate_by_sigmoid as gate_by_sigmoid
+from chairlift.kernels.cuda.row_ops import layer_norm as layer_norm
+from chairlift.kernels.cuda.row_ops import rms_norm as rms_norm
+from chairlift.kernels.cuda.row_ops import scale as scale
+from chairlift.kernels.cuda.row_ops import select_rows as select_rows
+from chairlift.kernels.cuda.row_ops import silu_mul as silu_mul
 from chairlift.kernels.cuda.sources import kernel_name
 
 MAX_DECODE_ROWS: Final = 16
 """Packed rows (queries times heads of a KV head) that a decode tile has room for."""
 
-VECTOR_BYTES: Final = 16
 _BUS_GRID: Final = 64
 """Blocks of threads that copy across the bus: 512 KiB under way, several times what a bus needs."""
-NORM_BYTES: Final = 64
-"""Shared memory of `norm` beside what is normed."""
-ACTIVATIONS: Final = ("silu", "gelu", "gelu_tanh", "relu2", "sigmoid")
-"""As `activate` numbers them."""
 _Device = ("cuda", "cpu")
 """Tensors of a CPU go to the emulation, where one is installed."""
 
@@ -47,165 +53,6 @@ def linear_bytes(
 ) -> int:
     """Return the bytes of the weights of a layer."""
     return out_features * in_features * dtype.itemsize
-
-
-def select_rows(x: Tensor, rows: Tensor, out: Tensor, multiplier: float = 1.0) -> None:
-    """Write `multiplier * x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
-    torch.index_select(x, 0, rows, out=out)
-    if multiplier != 1.0:
-        out.mul_(multiplier)
-
-
-def add_scaled(x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
-    """Add `multiplier * update` `[T, H]` to `x` in place."""
-    x.add_(update, alpha=multiplier)
-
-
-def scale(x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
-    """Multiply `x` `[T, W]` in place, then make of it `soft_cap * tanh(x / soft_cap)` if given."""
-    x.mul_(multiplier)
-    if soft_cap is not None:
-        x.div_(soft_cap).tanh_().mul_(soft_cap)
-
-
-def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
-    """Multiply `x` `[T, W]` in place by the sigmoid of a gate; see `Kernels`."""
-    if gate.dtype == x.dtype:
-        activate_out(x, gate, x, ACTIVATIONS.index("sigmoid"))
-    else:
-        # A number of each row, in float32: few numbers, each computed apart from the others.
-        x.mul_(gate.sigmoid())
-
-
-def rms_norm(
-    x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None, offset: float = 0.0
-) -> Tensor:
-    """Return `x / rms(x) * (weight + offset)` over the last axis; see `Kernels`."""
-    out = _like(x) if out is None else out
-    norm_out(out, x, None, weight, None, eps, offset, is_layer_norm=False)
-    return out
-
-
-def add_rms_norm(
-    x: Tensor,
-    update: Tensor,
-    weight: Tensor,
-    eps: float,
-    out: Tensor | None = None,
-    offset: float = 0.0,
-) -> Tensor:
-    """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
-    out = _like(x) if out is None else out
-    norm_out(out, x, update, weight, None, eps, offset, is_layer_norm=False)
-    return out
-
-
-def layer_norm(
-    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor | None = None
-) -> Tensor:
-    """Return `(x - mean(x)) / deviation(x) * weight + bias`; `x` `[T, H]`."""
-    out = _like(x) if out is None else out
-    norm_out(out, x, None, weight, bias, eps, 0.0, is_layer_norm=True)
-    return out
-
-
-def add_layer_norm(
-    x: Tensor,
-    update: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
-    out = _like(x) if out is None else out
-    norm_out(out, x, update, weight, bias, eps, 0.0, is_layer_norm=True)
-    return out
-
-
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def activate(x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
-    """Return an activation of `x` `[T, I]`; see `Kernels`."""
-    out = _like(x) if out is None else out
-    activate_out(out, x, None, ACTIVATIONS.index(activation))
-    return out
-
-
-def activate_mul(
-    gate_up: Tensor, activation: str, out: Tensor | None = None, up: Tensor | None = None
-) -> Tensor:
-    """Return `activation(gate) * up`, `[T, I]`; see `Kernels`."""
-    gate = gate_up
-    if up is None:
-        gate, up = gate_up.chunk(2, dim=1)
-    out = up.new_empty(up.shape) if out is None else out
-    activate_out(out, gate, up, ACTIVATIONS.index(activation))
-    return out
-
-
-def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `silu(gate) * up`; see `activate_mul`."""
-    return activate_mul(gate_up, "silu", out)
-
-
-@torch.library.custom_op("chairlift::norm", mutates_args=("out", "x"), device_types=_Device)
-def norm_out(
-    out: Tensor,
-    x: Tensor,
-    update: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    offset: float,
-    is_layer_norm: bool,
-) -> None:
-    """Add `update` to `x` in place if given, and write the norm; rows may be strided.
-
-    Args:
-        out: `[T, H]`; may be `x`.
-        x: `[T, H]`.
-        update: `[T, H]`.
-        weight: `[H]`, or `[D]`, by which each D numbers of a row are normed apart.
-        bias: As the weight.
-        eps: Added to the mean of the squares.
-        offset: Added to the weight.
-        is_layer_norm: Whether the mean is subtracted first.
-    """
-    size = weight.shape[0]
-    strides = (0 if part is None else part.stride(0) for part in (out, x, update))
-    launcher_of(x).launch(
-        kernel_name("norm", x.dtype),
-        (x.shape[0], x.shape[1] // size, 1),
-        256,
-        size * x.itemsize + NORM_BYTES,
-        *(out, x, update, weight, bias, *map(c_longlong, strides)),
-        *(c_int(size), c_float(eps), c_float(offset), c_int(is_layer_norm)),
-    )
-
-
-@torch.library.custom_op("chairlift::activate", mutates_args=("out",), device_types=_Device)
-def activate_out(out: Tensor, gate: Tensor, up: Tensor | None, activation: int) -> None:
-    """Write an activation of `gate`, times `up` if given; all `[T, I]`, rows may be strided.
-
-    Args:
-        out: May be one of the others.
-        gate: What the activation is taken of.
-        up: The other factor.
-        activation: Index into `ACTIVATIONS`.
-    """
-    num_tokens, size = out.shape
-    per_block = 256 * VECTOR_BYTES // out.itemsize
-    strides = (0 if x is None else x.stride(0) for x in (out, gate, up))
-    launcher_of(out).launch(
-        kernel_name("activate", out.dtype),
-        (num_tokens, -(-size // per_block), 1),
-        256,
-        0,
-        *(out, gate, up, *map(c_longlong, strides), c_int(size), c_int(activation)),
-    )
 
 
 @torch.library.custom_op(
@@ -415,6 +262,6 @@ def prefill_shared_bytes(head_dim: int, tile_rows: int, kv_bytes: int) -> int:
     return tile_rows * head_dim * 2 + 2 * tokens * head_dim * kv_bytes
 
 
-for _op in (norm_out, activate_out, kv_write, paged_decode, paged_prefill, copy_blocks):
+for _op in (kv_write, paged_decode, paged_prefill, copy_blocks):
     # A traced operation has the shapes of its arguments.
     _op.register_fake(lambda *_: None)
