@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from tests.cuda.emulated_device import EmulatedEngine
 from tests.engine.drive import greedy
 from tests.engine.tiny_model import write_tokenizer
+from tests.model.families import perturbed
 
 VOCAB_SIZE = 390
 NUM_TOKENS = 6
@@ -52,7 +53,7 @@ def write(folder, architecture):
     model_class, config = architecture
     model = model_class(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
+        for _, parameter in perturbed(model):
             parameter.add_(torch.randn_like(parameter) * 0.2)
     model.to(torch.bfloat16).save_pretrained(folder)
     write_tokenizer(folder, VOCAB_SIZE - 10)

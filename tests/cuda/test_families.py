@@ -10,6 +10,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Ministral3Config,
@@ -24,7 +26,15 @@ from transformers import (
     Starcoder2ForCausalLM,
 )
 
-from tests.cuda.small_models import NUM_TOKENS, SIZES, assert_likely, make, prompts, write
+from tests.cuda.small_models import (
+    NUM_TOKENS,
+    SIZES,
+    VOCAB_SIZE,
+    assert_likely,
+    make,
+    prompts,
+    write,
+)
 from tests.engine.drive import assert_empty, greedy, run, token_ids
 
 pytestmark = pytest.mark.timeout(600)
@@ -39,6 +49,23 @@ YARN = {
     "original_max_position_embeddings": 32,
 }
 KINDS = ["sliding_attention", "full_attention"]
+GEMMA4 = {
+    **SIZES,
+    "global_head_dim": 64,
+    "num_global_key_value_heads": 2,
+    "sliding_window": 20,
+    "layer_types": KINDS,
+    "num_kv_shared_layers": 0,
+    "vocab_size_per_layer_input": VOCAB_SIZE,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 1_000.0,
+        },
+    },
+}
 MODELS = {
     "gelu": (LlamaForCausalLM, LlamaConfig(**SIZES, hidden_act="gelu")),
     "gelu by tanh": (LlamaForCausalLM, LlamaConfig(**SIZES, hidden_act="gelu_pytorch_tanh")),
@@ -91,6 +118,13 @@ MODELS = {
     "ministral 3": (
         Ministral3ForCausalLM,
         Ministral3Config(**SIZES, rope_parameters={**YARN, "llama_4_scaling_beta": 0.3}),
+    ),
+    # Norms of values, inputs of each layer, factors behind layers; heads of one size alone.
+    "gemma 4": (Gemma4ForCausalLM, Gemma4TextConfig(**GEMMA4, hidden_size_per_layer_input=24)),
+    # Keys that are values where all tokens are seen.
+    "gemma 4, keys as values": (
+        Gemma4ForCausalLM,
+        Gemma4TextConfig(**GEMMA4, hidden_size_per_layer_input=0, attention_k_eq_v=True),
     ),
 }
 

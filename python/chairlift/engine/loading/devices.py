@@ -205,13 +205,12 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
 def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     attentions = spec.attentions
+    inputs_size = 0 if spec.layer_inputs is None else spec.layer_inputs.size
     checks = (
         ("recurrent states", spec.has_state),
         ("layers of different heads", len(spec.shapes) > 1),
         ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
-        ("inputs of each layer", spec.layer_inputs is not None),
-        ("factors behind layers", any(layer.has_scalar for layer in spec.layers)),
-        ("norms of values", any(own.value_norm_eps is not None for own in attentions)),
+        ("inputs of each layer of such a size", inputs_size % CUDA_LIMITS.width_step != 0),
         ("sizes of RoPE that no lane shares evenly", any(map(_has_odd_rope, attentions))),
         ("mixtures of experts", spec.router_size > 0),
     )
