@@ -21,7 +21,8 @@ TOLERANCE = 2e-2
 
 def mistakes(accelerator: Accelerator) -> Iterator[tuple[str, float]]:
     """Return the name and the relative error of each check; the kernels of the case are loaded."""
-    for check in (rms_norm, silu_mul, kv_write, decode, prefill, mixed, head, sample, options):
+    rows = rms_norm, layer_norm, silu_mul, gelu, kv_write, neighbours
+    for check in (*rows, decode, prefill, mixed, sinks, head, sample, options):
         got, expected = (t.double() for t in check(accelerator))
         error = (got - expected).abs().max() / expected.abs().max().clamp_min(1e-9)
         yield check.__name__, float(error.nan_to_num(torch.inf))
@@ -40,6 +41,15 @@ def rms_norm(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     return ops.add_rms_norm(x, update, weight, 1e-6), total * scale * weight.double()
 
 
+def layer_norm(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """With a bias."""
+    x, (weight, bias) = _random(accelerator, 7, 1024), _random(accelerator, 2, 1024)
+    expected = torch.nn.functional.layer_norm(
+        x.double(), (1024,), weight.double(), bias.double(), 1e-6
+    )
+    return ops.layer_norm(x, weight, bias, 1e-6), expected
+
+
 def silu_mul(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     """Both halves side by side."""
     gate_up = _random(accelerator, 7, 6144)
@@ -47,29 +57,48 @@ def silu_mul(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     return ops.silu_mul(gate_up), torch.nn.functional.silu(gate) * up
 
 
+def gelu(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """By tanh, without a gate."""
+    x = _random(accelerator, 7, 3072)
+    return ops.activate(x, "gelu_tanh"), torch.nn.functional.gelu(x.double(), approximate="tanh")
+
+
 def kv_write(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     """Norms, RoPE and the write to the cache."""
+    return _written(accelerator, 128, is_interleaved=False)
+
+
+def neighbours(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """The same with RoPE of neighbours, of half of a head."""
+    return _written(accelerator, 64, is_interleaved=True)
+
+
+def _written(
+    accelerator: Accelerator, rotary_dim: int, *, is_interleaved: bool
+) -> tuple[Tensor, Tensor]:
     heads, kv_heads, dim, tokens = 16, 8, 128, 5
-    qkv = _random(accelerator, tokens, (heads + 2 * kv_heads) * dim)
-    parts = qkv.view(tokens, -1, dim).double()
+    qkv = _random(accelerator, tokens, heads + 2 * kv_heads, dim)
+    parts = qkv.double()
     cache = torch.zeros(2, 4, kv_heads, 16, dim, dtype=torch.bfloat16, device=qkv.device)
     norm = _random(accelerator, dim)
     positions = torch.arange(3, 3 + tokens, dtype=torch.int32, device=qkv.device)
-    angles = torch.rand(64, dim // 2, device=qkv.device)
+    angles = torch.rand(64, rotary_dim // 2, device=qkv.device)
     cos_sin = torch.cat((angles.cos(), angles.sin()), -1)
-    query_key, value = torch.split(qkv.view(tokens, -1, dim), [heads + kv_heads, kv_heads], dim=1)
-    rotation = cos_sin, cos_sin, norm, norm, 1e-6
+    query_key, value = torch.split(qkv, [heads + kv_heads, kv_heads], dim=1)
+    rotation = cos_sin, cos_sin, norm, norm, 1e-6, 0.0, is_interleaved
     ops.kv_write(query_key, value, cache, positions + 30, positions, *rotation)
     normed = parts[:, : heads + kv_heads]
     normed = normed * (normed.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.double()
-    cos, sin = cos_sin[positions.long()].double().chunk(2, dim=-1)
-    a, b = normed.chunk(2, dim=-1)
-    cos, sin = cos[:, None], sin[:, None]
-    turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    cos, sin = cos_sin[positions.long()].double()[:, None].chunk(2, dim=-1)
+    # Where the numbers of each pair are.
+    places = torch.arange(rotary_dim, device=qkv.device)
+    first, second = (places[::2], places[1::2]) if is_interleaved else places.chunk(2)
+    a, b = normed[..., first], normed[..., second]
+    normed[..., first], normed[..., second] = a * cos - b * sin, b * cos + a * sin
     slots = (positions + 30).long()
     written = cache[:, slots // 16, :, slots % 16].transpose(0, 1)
-    got = torch.cat((qkv.view(tokens, -1, dim)[:, :heads], *written), 1)
-    return got, torch.cat((turned, parts[:, heads + kv_heads :]), 1)
+    got = torch.cat((qkv[:, :heads], *written), 1)
+    return got, torch.cat((normed, parts[:, heads + kv_heads :]), 1)
 
 
 def decode(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
@@ -87,8 +116,18 @@ def mixed(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     return _attention(accelerator, Batch("mixed", (90, 600, 30), (1, 65, 3)))
 
 
-def _attention(accelerator: Accelerator, batch: Batch) -> tuple[Tensor, Tensor]:
+def sinks(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """The same with a sink for each head."""
+    batch = Batch("sinks", (90, 600, 30), (1, 65, 3))
+    numbers = torch.linspace(-2, 4, batch.num_heads, device=accelerator.device)
+    return _attention(accelerator, batch, numbers)
+
+
+def _attention(
+    accelerator: Accelerator, batch: Batch, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     attention = PagedAttention(batch, accelerator)
+    attention.sinks = sinks
     got, expected = attention.attend(), []
     for row, length in enumerate(batch.seq_lens):
         query, key, value = (part.double() for part in attention.gathered(row))
@@ -98,7 +137,11 @@ def _attention(accelerator: Accelerator, batch: Batch) -> tuple[Tensor, Tensor]:
         group = batch.num_heads // batch.num_kv_heads
         key, value = (part.repeat_interleave(group, 1) for part in (key, value))
         scores = query @ key.transpose(2, 3) * batch.head_dim**-0.5
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        scores = scores.masked_fill(~seen, -torch.inf)
+        if sinks is not None:
+            sink = sinks.double().view(1, -1, 1, 1).expand(1, -1, queries, 1)
+            scores = torch.cat((scores, sink), -1)
+        weights = scores.softmax(-1)[..., :length]
         expected.append((weights @ value)[0].transpose(0, 1))
     return got, torch.cat(expected)
 

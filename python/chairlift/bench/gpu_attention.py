@@ -68,6 +68,7 @@ class PagedAttention:
             sum(batch.num_queries), batch.num_heads, batch.head_dim, dtype=_DTYPE, device=device
         )
         self.out = torch.empty_like(self.query)
+        self.sinks: Tensor | None = None
         table = torch.zeros(1, rows, columns, dtype=torch.int32)
         order = 1 + torch.randperm(sum(counts), generator=torch.Generator().manual_seed(0)).int()
         for row, blocks in enumerate(torch.split(order, counts)):
@@ -123,7 +124,7 @@ class PagedAttention:
         return self.backend.attend(
             *(self.query, self.caches[copy], self.metadata),
             group=0,
-            scoring=Scoring(scale),
+            scoring=Scoring(scale, sinks=self.sinks),
             out=self.out,
         )
 
