@@ -159,6 +159,31 @@ def test_layers_may_differ_in_their_heads_on_a_cpu(load, changes):
     assert layer_obstacle(other) == "model: layers of different heads are not supported on a GPU"
 
 
+def test_a_gpu_rotates_parts_of_heads_that_lanes_share(load):
+    spec = load().spec
+
+    def with_rotated(rotary_dim, head_dim):
+        def rotating(layer):
+            rope = replace(layer.attention.rope, rotary_dim=rotary_dim)
+            return replace(layer, attention=replace(layer.attention, rope=rope, head_dim=head_dim))
+
+        return layer_obstacle(replace(spec, layers=tuple(map(rotating, spec.layers))))
+
+    for rotary_dim, head_dim in ((6, 64), (48, 64), (96, 128), (64, 256), (0, 256)):
+        assert with_rotated(rotary_dim, head_dim) is None
+    for rotary_dim, head_dim in ((6, 128), (12, 256)):
+        assert "parts of heads of such a size" in with_rotated(rotary_dim, head_dim)
+
+
+def test_a_gpu_reads_feed_forwards_in_whole_vectors(load):
+    spec = load().spec
+    first, second = spec.layers
+    for width, expected in ((48, None), (44, "model: widths that are no multiple of 8 are not")):
+        narrow = replace(second, feed_forward=replace(second.dense, intermediate_size=width))
+        found = layer_obstacle(replace(spec, layers=(first, narrow)))
+        assert found is None if expected is None else found.startswith(expected)
+
+
 def test_a_spec_without_layers_is_refused(load):
     with pytest.raises(ModelError, match=r"^layers: expected at least one with attention"):
         replace(load().spec, layers=())

@@ -205,20 +205,23 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
 def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     attentions = spec.attentions
-    inputs_size = 0 if spec.layer_inputs is None else spec.layer_inputs.size
+    widths = [own.intermediate_size for layer in spec.layers if (own := layer.dense) is not None]
+    if spec.layer_inputs is not None:
+        widths.append(spec.layer_inputs.size)
+    step = CUDA_LIMITS.width_step
     checks = (
         ("recurrent states", spec.has_state),
         ("layers of different heads", len(spec.shapes) > 1),
         ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
-        ("inputs of each layer of such a size", inputs_size % CUDA_LIMITS.width_step != 0),
-        ("sizes of RoPE that no lane shares evenly", any(map(_has_odd_rope, attentions))),
+        (f"widths that are no multiple of {step}", any(width % step for width in widths)),
+        ("parts of heads of such a size", any(map(_rotates_odd_part, attentions))),
         ("mixtures of experts", spec.router_size > 0),
     )
     found = next((name for name, is_there in checks if is_there), None)
     return None if found is None else f"model: {found} are not supported on a GPU"
 
 
-def _has_odd_rope(attention: Attention) -> bool:
-    """Return whether RoPE rotates a number of pairs that the kernel does not."""
+def _rotates_odd_part(attention: Attention) -> bool:
+    """Return whether RoPE rotates a number of pairs that lanes do not share evenly."""
     rope, head_dim = attention.rope, attention.head_dim
     return rope is not None and (rope.rotary_dim or head_dim) % rotary_step(head_dim) != 0
