@@ -5,10 +5,12 @@ reference finds hardly any other likelier.
 """
 
 import torch
+from chairlift.kernels.cuda.linear import Linear
+from chairlift.types import Output, Tokens
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tests.cuda.emulated_device import EmulatedEngine
-from tests.engine.drive import greedy
+from tests.engine.drive import greedy, run, token_ids
 from tests.engine.tiny_model import write_tokenizer
 from tests.model.families import perturbed
 
@@ -84,3 +86,28 @@ def assert_likely(reference, prompt, answer, dtype="bfloat16"):
     chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
     gaps = (logits.amax(1) - chosen) / logits.std(1)
     assert gaps.max() < GAPS[dtype], f"gaps {gaps.tolist()}"
+
+
+def logprobs(events):
+    """The log probabilities of the tokens of an answer."""
+    return [p for e in events if isinstance(e, Tokens) for p in e.logprobs.logprobs]
+
+
+def assert_alone_is_as_crowded(folder, monkeypatch):
+    """Answers have the same bits alone and beside others, where linear layers give these.
+
+    A chunk of a few tokens is computed as decodes are, with other sums: prompts are whole here.
+    """
+    of_batch = Linear.__call__
+
+    def of_rows(layer, x, out_dtype=None, out=None):
+        return torch.cat([of_batch(layer, row, out_dtype) for row in x.split(1)], out=out)
+
+    monkeypatch.setattr(Linear, "__call__", of_rows)
+    whole = {"device": "cuda", "prefix_cache": False, "max_num_batched_tokens": 256}
+    wanted = requests(prompts(70, 17, 90, 5), output=Output(logprobs=True))
+    alone, crowded = make(folder, **whole), run(make(folder, **whole), wanted)
+    for request, events in zip(wanted, crowded, strict=True):
+        (expected,) = run(alone, [request])
+        assert token_ids(events) == token_ids(expected)
+        assert logprobs(events) == logprobs(expected)

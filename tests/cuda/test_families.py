@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chairlift.types import Output, Tokens
+from chairlift.types import Output
 from transformers import (
     Cohere2Config,
     Cohere2ForCausalLM,
@@ -27,15 +27,17 @@ from transformers import (
 )
 
 from tests.cuda.small_models import (
-    NUM_TOKENS,
     SIZES,
     VOCAB_SIZE,
+    assert_alone_is_as_crowded,
     assert_likely,
+    logprobs,
     make,
     prompts,
+    requests,
     write,
 )
-from tests.engine.drive import assert_empty, greedy, run, token_ids
+from tests.engine.drive import assert_empty, run, token_ids
 
 pytestmark = pytest.mark.timeout(600)
 """The first test compiles the emulation."""
@@ -134,17 +136,19 @@ def test_answers_and_log_probabilities_are_those_of_transformers(name, tmp_path)
     reference = write(tmp_path, MODELS[name])
     engine = make(tmp_path, device="cuda", dtype="float16")
     asked = prompts(1, 17, 90, 40, 5)
-    wanted = [
-        greedy(prompt, NUM_TOKENS, ignore_eos=True, output=Output(logprobs=True))
-        for prompt in asked
-    ]
+    wanted = requests(asked, output=Output(logprobs=True))
     for prompt, events in zip(asked, run(engine, wanted), strict=True):
         answer = token_ids(events)
         assert_likely(reference, prompt, answer, "float16")
         with torch.no_grad():
             logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
-        got = [p for e in events if isinstance(e, Tokens) for p in e.logprobs.logprobs]
-        error = (torch.tensor(got) - expected).abs().max() / logits.std()
+        error = (torch.tensor(logprobs(events)) - expected).abs().max() / logits.std()
         assert error < 0.03, f"of the standard deviation: {error}"
     assert_empty(engine)
+
+
+@pytest.mark.parametrize("name", ["starcoder 2", "olmo 2", "cohere 2", "gemma 4"])
+def test_answers_do_not_depend_on_the_batch(name, tmp_path, monkeypatch):
+    write(tmp_path, MODELS[name])
+    assert_alone_is_as_crowded(tmp_path, monkeypatch)

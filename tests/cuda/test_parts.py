@@ -13,10 +13,19 @@ from chairlift.model.families.family import LLAMA_NAMES, Family, attention, deco
 from chairlift.model.spec import LayerSpec
 from chairlift.model.tensors import ModelTensors
 from chairlift.model.weights import load_weights
-from chairlift.types import Output, PromptPiece, Tokens
+from chairlift.types import Output, PromptPiece
 from safetensors.torch import save_file
 
-from tests.cuda.small_models import NUM_TOKENS, SIZES, VOCAB_SIZE, make, prompts
+from tests.cuda.small_models import (
+    NUM_TOKENS,
+    SIZES,
+    VOCAB_SIZE,
+    assert_alone_is_as_crowded,
+    logprobs,
+    make,
+    prompts,
+    requests,
+)
 from tests.engine.drive import greedy, run, token_ids
 from tests.engine.tiny_model import write_tokenizer
 
@@ -74,20 +83,25 @@ def test_log_probabilities_are_those_of_the_cpu(part, tmp_path, monkeypatch):
     on_gpu = make(tmp_path, device="cuda", dtype="float16")
     on_cpu = Engine(tmp_path, device="cpu", dtype="float32", max_model_len=400)
     asked = prompts(1, 17, 90, 40, 5)
-    output = Output(logprobs=True)
-    answers = run(on_gpu, [greedy(p, NUM_TOKENS, ignore_eos=True, output=output) for p in asked])
+    answers = run(on_gpu, requests(asked, output=Output(logprobs=True)))
     # The CPU scores what the GPU answered.
     whole = [[*p, *token_ids(events)] for p, events in zip(asked, answers, strict=True)]
     scored = run(on_cpu, [greedy(p, 1, output=Output(prompt_logprobs=True)) for p in whole])
     for events, expected in zip(answers, scored, strict=True):
-        got = [p for e in events if isinstance(e, Tokens) for p in e.logprobs.logprobs]
         found = [
             piece for e in expected if isinstance(e, PromptPiece) for piece in e.logprobs.logprobs
         ]
         ranks = [rank for e in expected if isinstance(e, PromptPiece) for rank in e.logprobs.ranks]
-        error = (torch.tensor(got) - torch.tensor(found[-NUM_TOKENS:])).abs().max()
+        error = (torch.tensor(logprobs(events)) - torch.tensor(found[-NUM_TOKENS:])).abs().max()
         assert error < 0.01
         assert max(ranks[-NUM_TOKENS:]) <= 2, "greedy but for a tie"
+
+
+@pytest.mark.parametrize("part", ["sinks", "gates"])
+def test_answers_do_not_depend_on_the_batch(part, tmp_path, monkeypatch):
+    monkeypatch.setitem(FAMILIES, "PartsForCausalLM", family_of(part))
+    write(tmp_path)
+    assert_alone_is_as_crowded(tmp_path, monkeypatch)
 
 
 def test_sinks_are_where_the_other_weights_are(tmp_path, monkeypatch):
