@@ -20,6 +20,10 @@ SAMPLES = [
     instance("norm", BF16),
     instance("activate", F16),
     *map(instance, ("copy_blocks", "gather_tokens", "scatter_tokens", "sample_options")),
+    *map(instance, ("route_experts", "group_by_expert")),
+    instance("expert_gate_up", BF16, 64),
+    instance("expert_down", F16, 16),
+    instance("sum_experts", BF16),
 ]
 
 

@@ -71,7 +71,8 @@ def _names(model: str | None) -> list[str]:
     settings, config = EngineConfig(), ModelConfig.load(resolve_model(model))
     if (obstacle := gpu_obstacle(settings, config)) is not None:
         raise ConfigError(obstacle)
-    return kernels_of(compute_dtype(settings, config), config.spec.shape.head_dim)
+    spec, dtype = config.spec, compute_dtype(settings, config)
+    return kernels_of(dtype, spec.shape.head_dim, has_experts=spec.router_size > 0)
 
 
 app = new_app("The CUDA kernels: compile them ahead of time, list them.")

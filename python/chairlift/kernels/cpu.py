@@ -132,13 +132,26 @@ class Experts:
             limit=rules.limit,
             alpha=rules.alpha,
         )
+        self.workspace_bytes = 0
 
-    def __call__(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+    def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:  # noqa: ARG002, as `ExpertLayers`
         """Write what the chosen experts compute of `x`; see `ExpertLayers`."""
         self._packed.forward(x, logits, out)
 
 
 experts = Experts
+
+
+def expert_bytes(rules: ExpertRules, hidden_size: int, dtype: torch.dtype) -> int:  # noqa: ARG001, all are the same
+    """Return the bytes of a token inside a mixture of experts.
+
+    Of each of its experts: the input or output, what is between the layers, and the wider of both
+    inputs once more, rounded.
+    """
+    inner = rules.intermediate_size
+    wide = hidden_size + (2 + rules.gated) * inner
+    rounded = max(hidden_size, inner) * torch.bfloat16.itemsize
+    return rules.top_k * (wide * torch.float32.itemsize + rounded)
 
 
 def _packed(layer: LinearLayer) -> _core.Linear:

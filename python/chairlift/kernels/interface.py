@@ -69,17 +69,26 @@ class ExpertRules(Protocol):
     def gated(self) -> bool:
         """Whether an expert has a gate beside its first layer."""
 
+    @property
+    def intermediate_size(self) -> int:
+        """Numbers between the layers of an expert."""
+
 
 class ExpertLayers(Protocol):
     """A mixture of experts, packed."""
 
-    def __call__(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+    @property
+    def workspace_bytes(self) -> int:
+        """Of a token; 0 where the kernels allocate what they need."""
+
+    def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:
         """Write what the chosen experts compute of `x` `[T, H]`, weighed and summed.
 
         Args:
             x: Rows are contiguous.
             logits: float32 `[T, num_experts]`, of the router.
             out: `[T, H]`.
+            workspace: uint8 `[T, workspace_bytes]` or wider, contiguous; its bytes mean nothing.
         """
 
 
@@ -160,6 +169,9 @@ class Kernels(Protocol):
             choice_bias: Of each expert, added to the scores for the choice alone.
             factors: Of the weight of each expert.
         """
+
+    def expert_bytes(self, rules: ExpertRules, hidden_size: int, dtype: torch.dtype) -> int:
+        """Return the bytes that a mixture takes per token beside its arguments."""
 
     def linear_bytes(
         self, out_features: int, in_features: int, dtype: torch.dtype, weight_format: str | None

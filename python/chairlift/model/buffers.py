@@ -133,6 +133,8 @@ class Buffers(NamedTuple):
     """As `layer_inputs`, while those are computed."""
     router: Tensor
     """float32 `[T, router_size]`"""
+    experts: Tensor
+    """uint8 `[T, workspace_bytes]`: what lies between the kernels of a mixture of experts."""
 
     @classmethod
     def empty(
@@ -142,6 +144,7 @@ class Buffers(NamedTuple):
         dtype: torch.dtype,
         device: torch.device,
         stream_dtype: torch.dtype | None = None,
+        workspace_bytes: int = 0,
     ) -> "Buffers":
         """Allocate the buffers of so many tokens.
 
@@ -151,6 +154,7 @@ class Buffers(NamedTuple):
             dtype: Of the layers' inner values.
             device: Where they are.
             stream_dtype: Of the residual stream and its norm; None is the same.
+            workspace_bytes: Of a token, for mixtures of experts.
         """
         stream_dtype = stream_dtype or dtype
         widths = BufferWidths.of(spec)
@@ -175,6 +179,7 @@ class Buffers(NamedTuple):
             layer_inputs=layer_inputs,
             context=context,
             router=router,
+            experts=torch.empty(num_tokens, workspace_bytes, dtype=torch.uint8, device=device),
         )
 
     def first(self, num_tokens: int) -> "Buffers":

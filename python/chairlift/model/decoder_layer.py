@@ -184,10 +184,10 @@ class DecoderLayer:
         logits = buffers.router[:, : experts.router.out_features]
         experts.router(inputs, out=logits)
         if dense is None:
-            experts.packed(inputs, logits, buffers.update)
+            experts.packed(inputs, logits, buffers.update, buffers.experts)
         else:
             assert spec is not None, "a shared one is beside them"
-            experts.packed(inputs, logits[:, : spec.num], buffers.routed)
+            experts.packed(inputs, logits[:, : spec.num], buffers.routed, buffers.experts)
             if spec.shared_is_gated:
                 self.backend.kernels.gate_by_sigmoid(buffers.update, logits[:, spec.num :])
             self.backend.kernels.add_scaled(buffers.update, buffers.routed)
@@ -199,7 +199,7 @@ class DecoderLayer:
         norms.router(kernels, x, normed)
         experts.router(normed, out=logits)
         norms.before(kernels, x, normed)
-        experts.packed(normed, logits, buffers.routed)
+        experts.packed(normed, logits, buffers.routed, buffers.experts)
         norms.shared_after(kernels, buffers.update, normed)
         norms.after(kernels, buffers.routed, buffers.update)
         kernels.add_scaled(buffers.update, normed)

@@ -18,6 +18,7 @@ import torch
 from chairlift.attention.backend import AttentionBackend
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
+from chairlift.kernels import Kernels
 from chairlift.kernels.cuda.device import pinned_bytes
 from chairlift.machine import memory_limit
 from chairlift.model.adapters.load import adapter_bytes
@@ -25,7 +26,6 @@ from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
 from chairlift.model.recurrent import num_states, plan_snapshots, state_bytes
-from chairlift.model.spec import ModelSpec
 from chairlift.model.weight_sizes import WeightSizes
 from chairlift.model.weights import stream_dtype
 
@@ -128,7 +128,7 @@ def plan_memory(
     sizes = WeightSizes(model, settings.quantize, backend.kernels)
     weights = sizes.total()
     stream = stream_dtype(model, settings.quantize, backend.kernels)
-    activation_bytes = _activation_bytes(settings, model, stream)
+    activation_bytes = _activation_bytes(settings, model, stream, backend.kernels)
     if is_dedicated and memory is not None:
         left = max(0, int(memory * _DEDICATED_FRACTION) - weights - activation_bytes)
         num_blocks = plan_blocks(settings, model, backend, left, fraction=1.0)
@@ -160,27 +160,14 @@ def _adapter_bytes(settings: EngineConfig, model: ModelConfig) -> int:
     return num_slots * adapter_bytes(model, settings.max_adapter_rank) if num_slots else 0
 
 
-def _activation_bytes(settings: EngineConfig, model: ModelConfig, stream: torch.dtype) -> int:
+def _activation_bytes(
+    settings: EngineConfig, model: ModelConfig, stream: torch.dtype, kernels: Kernels
+) -> int:
     num_tokens = settings.max_num_batched_tokens
     num_rows = min(settings.max_num_seqs, num_tokens)
     logits = num_rows * model.spec.vocab_size * _FLOAT32
     buffers = BufferWidths.of(model.spec).num_bytes(num_tokens, model.dtype, stream)
-    return buffers + logits + num_tokens * _expert_bytes(model.spec)
-
-
-def _expert_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of a token inside a mixture of experts.
-
-    Of each of its experts: the input or output, what is between the layers, and the wider of both
-    inputs once more, rounded.
-    """
-    experts = (own for layer in spec.layers if (own := layer.experts) is not None)
-    hidden = spec.hidden_size
-    return max(
-        (
-            own.top_k * ((hidden + (2 + own.gated) * own.intermediate_size) * _FLOAT32)
-            + own.top_k * max(hidden, own.intermediate_size) * torch.bfloat16.itemsize
-            for own in experts
-        ),
-        default=0,
-    )
+    experts = (own for layer in model.spec.layers if (own := layer.experts) is not None)
+    hidden = model.spec.hidden_size
+    inside = max((kernels.expert_bytes(own, hidden, model.dtype) for own in experts), default=0)
+    return buffers + logits + num_tokens * inside

@@ -197,7 +197,11 @@ class Transformer:
     def _new_buffers(self, num_tokens: int) -> Buffers:
         weights, config = self.weights, self.config
         device, stream_dtype = weights.embedding.device, weights.final_norm.weight.dtype
-        return Buffers.empty(config.spec, num_tokens, config.dtype, device, stream_dtype)
+        packed = (layer.experts.packed for layer in weights.layers if layer.experts is not None)
+        workspace_bytes = max((own.workspace_bytes for own in packed), default=0)
+        return Buffers.empty(
+            config.spec, num_tokens, config.dtype, device, stream_dtype, workspace_bytes
+        )
 
 
 def _rounded(number: float, dtype: torch.dtype) -> float:

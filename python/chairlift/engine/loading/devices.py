@@ -1,7 +1,7 @@
 """Which device an engine runs on, and what its settings are there."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,11 +23,12 @@ from chairlift.config import (
 )
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
+from chairlift.kernels.cuda.experts import MAX_EXPERTS, MAX_TOP_K
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.kernels.cuda.ops import rotary_step
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
 from chairlift.model.config import ModelConfig
-from chairlift.model.layer_parts import Attention
+from chairlift.model.layer_parts import Attention, Experts
 from chairlift.model.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -202,6 +203,28 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     return obstacle or layer_obstacle(model.spec)
 
 
+def _expert_checks(experts: Sequence[Experts]) -> tuple[tuple[str, bool], ...]:
+    """Return the kinds of experts that no CUDA kernel computes, and whether some are there."""
+    step = CUDA_LIMITS.width_step
+    return (
+        ("gated shared experts", any(own.shared_is_gated for own in experts)),
+        ("experts with norms of their own", any(own.own_norm is not None for own in experts)),
+        (
+            "experts of other activations than a gated silu",
+            any(own.activation != "silu" or not own.gated for own in experts),
+        ),
+        (
+            f"experts of no multiple of {step} numbers",
+            any(own.intermediate_size % step for own in experts),
+        ),
+        (f"more than {MAX_EXPERTS} experts", any(own.num > MAX_EXPERTS for own in experts)),
+        (
+            f"more than {MAX_TOP_K} of them for a token",
+            any(own.top_k > MAX_TOP_K for own in experts),
+        ),
+    )
+
+
 def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     attentions = spec.attentions
@@ -215,7 +238,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
         (f"widths that are no multiple of {step}", any(width % step for width in widths)),
         ("parts of heads of such a size", any(map(_rotates_odd_part, attentions))),
-        ("mixtures of experts", spec.router_size > 0),
+        *_expert_checks([own for layer in spec.layers if (own := layer.experts) is not None]),
     )
     found = next((name for name, is_there in checks if is_there), None)
     return None if found is None else f"model: {found} are not supported on a GPU"

@@ -97,7 +97,8 @@ def load_model(
         # No kernel of a GPU reads the blocks of GGUF files: they are widened.
         config = replace(config, dtype=compute_dtype(settings, config), block_types={})
         kv_dtype = backend.stored_dtype(config.dtype)
-        kernels = ModelKernels(config.dtype, kv_dtype, config.spec.shape.head_dim)
+        spec = config.spec
+        kernels = ModelKernels(config.dtype, kv_dtype, spec.shape.head_dim, spec.router_size > 0)
         place.accelerator.load(kernels, _log_kernels)
     plan = plan_at(place, config)
     tokenizer = Tokenizer.load(folder)

@@ -10,27 +10,30 @@ class Linear:
     """A linear layer by cuBLAS; the weights stay as they are."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._weight = weight.t()
-        self._bias = bias
+        self.weight = weight
+        self.bias = bias
+        self._transposed = weight.t()
         self.out_features, self.in_features = weight.shape
 
     @property
     def num_bytes(self) -> int:
         """Of the weights."""
-        return self._weight.nbytes
+        return self.weight.nbytes
 
     def __call__(
         self, x: Tensor, out_dtype: torch.dtype | None = None, out: Tensor | None = None
     ) -> Tensor:
         """Return `x W^T + b`; see `LinearLayer`."""
-        if out_dtype in (None, x.dtype):
-            if self._bias is None:
-                return torch.mm(x, self._weight, out=out)
-            return torch.addmm(self._bias, x, self._weight, out=out)
-        assert self._bias is None, "only the head has logits of another type, and it has no bias"
+        dtype = out_dtype or (x.dtype if out is None else out.dtype)
+        if dtype == x.dtype:
+            if self.bias is None:
+                return torch.mm(x, self._transposed, out=out)
+            return torch.addmm(self.bias, x, self._transposed, out=out)
         if x.is_cuda:
-            return torch.mm(x, self._weight, out_dtype=out_dtype, out=out)
-        return torch.mm(x.to(out_dtype), self._weight.to(out_dtype), out=out)
+            wide = torch.mm(x, self._transposed, out_dtype=dtype, out=out)
+        else:
+            wide = torch.mm(x.to(dtype), self._transposed.to(dtype), out=out)
+        return wide if self.bias is None else wide.add_(self.bias)
 
 
 def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = None) -> Linear:

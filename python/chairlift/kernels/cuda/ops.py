@@ -11,11 +11,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from chairlift.kernels.cuda.experts import expert_bytes as expert_bytes
+from chairlift.kernels.cuda.experts import experts as experts
 from chairlift.kernels.cuda.launch import launcher_of
 from chairlift.kernels.cuda.linear import Linear as Linear
 from chairlift.kernels.cuda.linear import linear as linear
 from chairlift.kernels.cuda.refused import causal_conv as causal_conv
-from chairlift.kernels.cuda.refused import experts as experts
 from chairlift.kernels.cuda.refused import gated_delta as gated_delta
 from chairlift.kernels.cuda.refused import gated_rms_norm as gated_rms_norm
 from chairlift.kernels.cuda.refused import selective_scan as selective_scan

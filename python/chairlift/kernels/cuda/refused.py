@@ -1,31 +1,16 @@
 """The kernels that no GPU has yet: a model that asks for one is refused when it is loaded."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from torch import Tensor
 
 from chairlift.kernels.interface import (
     DeltaRules,
-    ExpertLayers,
-    ExpertRules,
-    LinearLayer,
     RaggedBatch,
     ScanRules,
 )
 
 REFUSED: Final = "a model that asks for this is refused on a GPU when it is loaded"
-
-
-def experts(
-    gate_up: Sequence[LinearLayer],
-    down: Sequence[LinearLayer],
-    rules: ExpertRules,
-    choice_bias: Sequence[float] | None = None,
-    factors: Sequence[float] | None = None,
-) -> ExpertLayers:
-    """Refuse: there is no such kernel."""
-    raise NotImplementedError(REFUSED)
 
 
 def causal_conv(

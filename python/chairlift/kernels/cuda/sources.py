@@ -7,6 +7,7 @@ it by that name, and a launch uses the same name.
 
 from hashlib import sha256
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +24,14 @@ ELEMENTS: Final = {
 }
 """Names of the element types in C++."""
 
-_FILES: Final = {"gather_tokens": "tokens.cu", "scatter_tokens": "tokens.cu"}
+EXPERT_ROWS: Final = (16, 64)
+"""Rows of a tile of one expert."""
+
+_FILES: Final = {
+    **dict.fromkeys(("gather_tokens", "scatter_tokens"), "tokens.cu"),
+    **dict.fromkeys(("route_experts", "group_by_expert", "sum_experts"), "experts.cu"),
+    **dict.fromkeys(("expert_gate_up", "expert_down"), "expert_gemm.cu"),
+}
 """Of kernels whose file has another name."""
 
 
@@ -54,10 +62,11 @@ class ModelKernels(NamedTuple):
     kv_dtype: torch.dtype
     """Of keys and values in the cache."""
     head_dim: int
+    has_experts: bool = False
 
     def names(self) -> list[str]:
         """Return the name of every kernel that a step of the model may launch."""
-        dtype, kv_dtype, head_dim = self
+        dtype, kv_dtype, head_dim, has_experts = self
         tiles = (64,) if head_dim == max(HEAD_DIMS) else (64, 128)
         return [
             *(kernel_name("paged_prefill", dtype, kv_dtype, head_dim, rows) for rows in tiles),
@@ -70,18 +79,32 @@ class ModelKernels(NamedTuple):
             kernel_name("copy_blocks"),
             kernel_name("gather_tokens"),
             kernel_name("scatter_tokens"),
+            *(_expert_kernels(dtype) if has_experts else ()),
         ]
+
+
+def _expert_kernels(dtype: torch.dtype) -> list[str]:
+    layers = product(("expert_gate_up", "expert_down"), EXPERT_ROWS)
+    return [
+        kernel_name("route_experts"),
+        kernel_name("group_by_expert"),
+        *(kernel_name(layer, dtype, rows) for layer, rows in layers),
+        kernel_name("sum_experts", dtype),
+    ]
 
 
 def all_kernels() -> list[str]:
     """Return the name of every instantiation that some model needs."""
     kinds = [(dtype, dim) for dtype in (torch.bfloat16, torch.float16) for dim in HEAD_DIMS]
-    return list(dict.fromkeys(name for kind in kinds for name in kernels_of(*kind)))
+    return list(
+        dict.fromkeys(name for kind in kinds for name in kernels_of(*kind, has_experts=True))
+    )
 
 
-def kernels_of(dtype: torch.dtype, head_dim: int) -> list[str]:
+def kernels_of(dtype: torch.dtype, head_dim: int, *, has_experts: bool) -> list[str]:
     """Return the name of every instantiation that a model may need, for all types of the cache."""
-    both = (ModelKernels(dtype, kept, head_dim) for kept in (dtype, torch.float8_e4m3fn))
+    caches = dtype, torch.float8_e4m3fn
+    both = (ModelKernels(dtype, kept, head_dim, has_experts) for kept in caches)
     return list(dict.fromkeys(name for model in both for name in model.names()))
 
 

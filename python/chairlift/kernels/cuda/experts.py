@@ -1,0 +1,321 @@
+"""Mixtures of experts on a GPU: route, group by expert, both layers, sum.
+
+Nothing waits for the host: grids have room for any choice of experts, so that recorded launches
+serve every batch of their size.
+"""
+
+from collections.abc import Sequence
+from ctypes import c_float, c_int, c_longlong
+from math import inf
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from chairlift.kernels.cuda.launch import launcher_of
+from chairlift.kernels.cuda.linear import Linear
+from chairlift.kernels.cuda.sources import EXPERT_ROWS, kernel_name
+from chairlift.kernels.interface import ExpertRules, LinearLayer
+
+SCORES: Final = ("softmax", "softmax_of_chosen", "sigmoid")
+"""As `route_experts` numbers them."""
+MAX_EXPERTS: Final = 2048
+"""A block of `route_experts` holds the scores of four tokens in 32 KiB."""
+MAX_TOP_K: Final = 32
+"""A lane of a warp has a choice."""
+_INT32: Final = 4
+_DEVICES: Final = ("cuda", "cpu")
+
+
+class ExpertGate(NamedTuple):
+    """What is between the layers: `(up + offset) * gate / (1 + e^(-alpha gate))`."""
+
+    limit: float
+    """Of gates from above and of ups from both sides."""
+    alpha: float
+    offset: float
+
+    @classmethod
+    def of(cls, rules: ExpertRules) -> "ExpertGate":
+        """Return the gate of a mixture: without a limit it is that of SwiGLU."""
+        return cls(inf, 1.0, 0.0) if rules.limit is None else cls(rules.limit, rules.alpha, 1.0)
+
+
+class _Parts(NamedTuple):
+    """The workspace of a call, cut into what lies between its kernels; P pairs of token, choice."""
+
+    inner: Tensor
+    """`[P, I]`, in the order of experts."""
+    outputs: Tensor
+    """`[P, H]`, in the order of tokens."""
+    weights: Tensor
+    """float32 `[P]`"""
+    chosen: Tensor
+    """int32 `[P]`"""
+    order: Tensor
+    """int32 `[P]`"""
+    tiles: Tensor
+    """int32 `[max_tiles, 3]`"""
+
+
+def expert_bytes(rules: ExpertRules, hidden_size: int, dtype: torch.dtype) -> int:
+    """Return the bytes of a token's workspace: the parts of its pairs, and a tile for each."""
+    numbers = rules.intermediate_size + hidden_size
+    return rules.top_k * (numbers * dtype.itemsize + (3 + 3) * _INT32)
+
+
+class Experts:
+    """A mixture of experts; see `ExpertLayers`."""
+
+    def __init__(
+        self,
+        gate_up: Sequence[LinearLayer],
+        down: Sequence[LinearLayer],
+        rules: ExpertRules,
+        choice_bias: Sequence[float] | None = None,
+        factors: Sequence[float] | None = None,
+    ) -> None:
+        self._gate_up, self._gate_up_bias = _stacked(gate_up)
+        self._down, self._down_bias = _stacked(down)
+        self._rules = rules
+        self._gate = ExpertGate.of(rules)
+        self._num, self._hidden, self._inner = self._down.shape
+        self._choice_bias, self._factors = (
+            None if numbers is None else torch.tensor(numbers, device=self._down.device)
+            for numbers in (choice_bias, factors)
+        )
+        self.workspace_bytes = expert_bytes(rules, self._hidden, self._down.dtype)
+
+    def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:
+        """Write what the chosen experts compute of `x`; see `ExpertLayers`."""
+        rules = self._rules
+        tile_rows = self._tile_rows(x.shape[0])
+        parts = self._parts(workspace, x.shape[0], tile_rows)
+        route_experts(
+            *(parts.chosen, parts.weights, logits, self._choice_bias, self._factors, rules.top_k),
+            *(SCORES.index(rules.scores), _least(rules), rules.multiplier),
+        )
+        group_by_expert(parts.order, parts.tiles, parts.chosen, self._num, tile_rows)
+        expert_gate_up(
+            *(parts.inner, x, self._gate_up, self._gate_up_bias, parts.order, parts.tiles),
+            *(rules.top_k, tile_rows, *self._gate),
+        )
+        expert_down(
+            *(parts.outputs, parts.inner, self._down, self._down_bias, parts.order, parts.tiles),
+            tile_rows,
+        )
+        sum_experts(out, parts.outputs, parts.weights, rules.top_k)
+
+    def _tile_rows(self, num_tokens: int) -> int:
+        """Large tiles where experts have enough rows to fill them; which one changes no bits."""
+        small, large = EXPERT_ROWS
+        rows_of_each = num_tokens * self._rules.top_k / self._num
+        return large if rows_of_each >= large / 2 else small
+
+    def _parts(self, workspace: Tensor, num_tokens: int, tile_rows: int) -> _Parts:
+        num_pairs, dtype = num_tokens * self._rules.top_k, self._down.dtype
+        places = workspace.view(-1)
+        begin = 0
+
+        def cut(dtype: torch.dtype, *shape: int) -> Tensor:
+            nonlocal begin
+            size = dtype.itemsize * torch.Size(shape).numel()
+            begin += size
+            return places[begin - size : begin].view(dtype).view(shape)
+
+        return _Parts(
+            cut(dtype, num_pairs, self._inner),
+            cut(dtype, num_pairs, self._hidden),
+            cut(torch.float32, num_pairs),
+            cut(torch.int32, num_pairs),
+            cut(torch.int32, num_pairs),
+            cut(torch.int32, max_tiles(num_pairs, self._num, tile_rows), 3),
+        )
+
+
+experts = Experts
+
+
+def max_tiles(num_pairs: int, num_experts: int, tile_rows: int) -> int:
+    """Return the tiles of the worst choice: each expert that has rows may have a tile of one."""
+    used = min(num_pairs, num_experts)
+    return used + (num_pairs - used) // tile_rows
+
+
+def gemm_shared_bytes(tile_rows: int) -> int:
+    """Return the shared memory of a product of tiles of so many rows."""
+    columns, stages = (64, 4) if tile_rows == min(EXPERT_ROWS) else (128, 3)
+    return (tile_rows + columns) * 128 * stages
+
+
+def _gemm_columns(tile_rows: int) -> int:
+    return 64 if tile_rows == min(EXPERT_ROWS) else 128
+
+
+def _least(rules: ExpertRules) -> float:
+    """Negative: the weights are not divided by their sum."""
+    return -1.0 if rules.least_sum is None else rules.least_sum
+
+
+def _stacked(layers: Sequence[LinearLayer]) -> tuple[Tensor, Tensor | None]:
+    """Return the weights of all experts in one tensor, and their biases."""
+    own = [layer for layer in layers if isinstance(layer, Linear)]
+    assert len(own) == len(layers), "no others are made for a GPU"
+    biases = [layer.bias for layer in own if layer.bias is not None]
+    return torch.stack([layer.weight for layer in own]), torch.stack(biases) if biases else None
+
+
+@torch.library.custom_op(
+    "chairlift::route_experts", mutates_args=("chosen", "weights"), device_types=_DEVICES
+)
+def route_experts(
+    chosen: Tensor,
+    weights: Tensor,
+    logits: Tensor,
+    choice_bias: Tensor | None,
+    factors: Tensor | None,
+    top_k: int,
+    scores: int,
+    least_sum: float,
+    multiplier: float,
+) -> None:
+    """Choose the experts of each token, and weigh them.
+
+    Args:
+        chosen: int32 `[T * top_k]`, ascending for each token.
+        weights: float32, the same.
+        logits: float32 `[T, num_experts]`; rows may be strided.
+        choice_bias: float32 `[num_experts]`, for the choice alone.
+        factors: float32 `[num_experts]`, of the weights.
+        top_k: Of each token.
+        scores: Index into `SCORES`.
+        least_sum: The weights of a token are divided by their sum, which is at least this; negative
+            leaves them.
+        multiplier: Of the weights, after that.
+    """
+    num_tokens, num_experts = logits.shape
+    launcher_of(chosen).launch(
+        kernel_name("route_experts"),
+        (-(-num_tokens // 4), 1, 1),
+        128,
+        16 * num_experts,
+        *(chosen, weights, logits, choice_bias, factors, c_longlong(logits.stride(0))),
+        *map(c_int, (num_tokens, num_experts, top_k, scores)),
+        *(c_float(least_sum), c_float(multiplier)),
+    )
+
+
+@torch.library.custom_op(
+    "chairlift::group_by_expert", mutates_args=("order", "tiles"), device_types=_DEVICES
+)
+def group_by_expert(
+    order: Tensor, tiles: Tensor, chosen: Tensor, num_experts: int, tile_rows: int
+) -> None:
+    """Sort pairs by expert, and cut those of each into tiles.
+
+    Args:
+        order: int32 `[P]`.
+        tiles: int32 `[max_tiles, 3]`: expert (-1: not needed), first place in `order`, how many.
+        chosen: int32 `[P]`.
+        num_experts: Of the layer.
+        tile_rows: Of a tile, at most.
+    """
+    sizes = chosen.numel(), num_experts, tile_rows, tiles.shape[0]
+    launcher_of(order).launch(
+        kernel_name("group_by_expert"),
+        (1, 1, 1),
+        1024,
+        12 * (num_experts + 1),
+        *(order, tiles, chosen),
+        *map(c_int, sizes),
+    )
+
+
+@torch.library.custom_op("chairlift::expert_gate_up", mutates_args=("out",), device_types=_DEVICES)
+def expert_gate_up(
+    out: Tensor,
+    x: Tensor,
+    weights: Tensor,
+    biases: Tensor | None,
+    order: Tensor,
+    tiles: Tensor,
+    top_k: int,
+    tile_rows: int,
+    limit: float,
+    alpha: float,
+    offset: float,
+) -> None:
+    """Compute the first layer of each pair's expert and its gate.
+
+    Args:
+        out: `[P, I]`, in the order of experts.
+        x: `[T, H]`; rows may be strided.
+        weights: `[num_experts, 2 I, H]`.
+        biases: `[num_experts, 2 I]`.
+        order: As `group_by_expert` left it.
+        tiles: Likewise.
+        top_k: Pairs of a token.
+        tile_rows: One of `EXPERT_ROWS`.
+        limit: As in `ExpertGate`.
+        alpha: Likewise.
+        offset: Likewise.
+    """
+    inner, hidden = out.shape[1], x.shape[1]
+    launcher_of(out).launch(
+        kernel_name("expert_gate_up", out.dtype, tile_rows),
+        (tiles.shape[0], -(-2 * inner // _gemm_columns(tile_rows)), 1),
+        128,
+        gemm_shared_bytes(tile_rows),
+        *(out, x, weights, biases, order, tiles, c_longlong(x.stride(0))),
+        *map(c_int, (hidden, inner, top_k)),
+        *map(c_float, (limit, alpha, offset)),
+    )
+
+
+@torch.library.custom_op("chairlift::expert_down", mutates_args=("out",), device_types=_DEVICES)
+def expert_down(
+    out: Tensor,
+    inner_rows: Tensor,
+    weights: Tensor,
+    biases: Tensor | None,
+    order: Tensor,
+    tiles: Tensor,
+    tile_rows: int,
+) -> None:
+    """Compute the second layer of each pair's expert.
+
+    Args:
+        out: `[P, H]`, in the order of tokens.
+        inner_rows: `[P, I]`, in the order of experts.
+        weights: `[num_experts, H, I]`.
+        biases: `[num_experts, H]`.
+        order: As `group_by_expert` left it.
+        tiles: Likewise.
+        tile_rows: One of `EXPERT_ROWS`.
+    """
+    hidden, inner = out.shape[1], inner_rows.shape[1]
+    launcher_of(out).launch(
+        kernel_name("expert_down", out.dtype, tile_rows),
+        (tiles.shape[0], -(-hidden // _gemm_columns(tile_rows)), 1),
+        128,
+        gemm_shared_bytes(tile_rows),
+        *(out, inner_rows, weights, biases, order, tiles, c_int(hidden), c_int(inner)),
+    )
+
+
+@torch.library.custom_op("chairlift::sum_experts", mutates_args=("out",), device_types=_DEVICES)
+def sum_experts(out: Tensor, outputs: Tensor, weights: Tensor, top_k: int) -> None:
+    """Write the weighted sum of each token's `outputs` `[T * top_k, H]` to `out` `[T, H]`."""
+    num_tokens, hidden = out.shape
+    launcher_of(out).launch(
+        kernel_name("sum_experts", out.dtype),
+        (num_tokens, -(-hidden // (256 * 16 // out.itemsize)), 1),
+        256,
+        0,
+        *(out, outputs, weights, c_int(hidden), c_int(top_k)),
+    )
+
+
+for _op in (route_experts, group_by_expert, expert_gate_up, expert_down, sum_experts):
+    # A traced operation has the shapes of its arguments.
+    _op.register_fake(lambda *_: None)

@@ -1,0 +1,138 @@
+"""Small mixtures of experts on an emulated GPU, beside `transformers`."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from chairlift.engine.loading.devices import layer_obstacle
+from chairlift.model.config import ModelConfig
+from chairlift.model.families import FAMILIES
+from chairlift.model.layer_parts import Mlp, RmsNorm
+from chairlift.types import Output, Tokens
+from transformers import (
+    Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe
+from transformers.models.llama import modeling_llama
+
+from tests.cuda.small_models import NUM_TOKENS, SIZES, assert_likely, make, prompts, write
+from tests.engine.drive import assert_empty, greedy, run, token_ids
+
+pytestmark = pytest.mark.timeout(600)
+"""The first test compiles the emulation."""
+
+MODELS = {
+    # A dense layer; more experts than a decode has pairs, and an odd width.
+    "qwen3": (
+        Qwen3MoeForCausalLM,
+        Qwen3MoeConfig(
+            **SIZES,
+            moe_intermediate_size=40,
+            num_experts=12,
+            num_experts_per_tok=3,
+            mlp_only_layers=[0],
+            norm_topk_prob=True,
+        ),
+    ),
+    "mixtral": (
+        MixtralForCausalLM,
+        MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2, sliding_window=20),
+    ),
+    "granite": (
+        GraniteMoeForCausalLM,
+        GraniteMoeConfig(
+            **SIZES,
+            num_local_experts=5,
+            num_experts_per_tok=2,
+            attention_multiplier=0.1,
+            residual_multiplier=0.5,
+            embedding_multiplier=3.0,
+            logits_scaling=2.0,
+        ),
+    ),
+}
+
+
+REFUSED = {
+    "gated shared experts": {"shared": Mlp(96), "shared_is_gated": True},
+    "experts with norms of their own": {"shared": Mlp(96), "own_norm": RmsNorm(1e-6)},
+    "experts of other activations than a gated silu": {"activation": "relu2", "gated": False},
+    "experts of no multiple of 8 numbers": {"intermediate_size": 36},
+    "more than 2048 experts": {"num": 2049},
+    "more than 32 of them for a token": {"num": 64, "top_k": 33},
+}
+# A dense layer, then a shared expert and a bias of the choice.
+ERNIE = (
+    Ernie4_5_MoeForCausalLM,
+    Ernie4_5_MoeConfig(
+        **SIZES,
+        moe_num_experts=6,
+        moe_k=2,
+        moe_intermediate_size=48,
+        moe_num_shared_experts=2,
+        pad_token_id=0,
+    ),
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_and_log_probabilities_are_those_of_transformers(name, tmp_path):
+    assert_answers(write(tmp_path, MODELS[name]), tmp_path)
+
+
+def test_a_shared_expert_adds_to_those_that_are_chosen(tmp_path, monkeypatch):
+    # Its RoPE is replaced: no kernel of a GPU rotates neighbours.
+    rotate = modeling_llama.apply_rotary_pos_emb
+    monkeypatch.setattr(modeling_ernie4_5_moe, "apply_rotary_pos_emb", rotate)
+    name, family = ERNIE[0].__name__, FAMILIES[ERNIE[0].__name__]
+
+    def spec(fields):
+        own = family.spec(fields)
+        layers = []
+        for layer in own.layers:
+            rope = replace(layer.attention.rope, interleaved=False)
+            layers.append(replace(layer, attention=replace(layer.attention, rope=rope)))
+        return replace(own, layers=tuple(layers))
+
+    monkeypatch.setitem(FAMILIES, name, family._replace(spec=spec))
+    assert_answers(write(tmp_path, ERNIE), tmp_path)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_other_kinds_of_experts_are_refused_by_name(kind, tmp_path):
+    model_class, config = MODELS["mixtral"]
+    config.architectures = [model_class.__name__]
+    config.save_pretrained(tmp_path)
+    spec = ModelConfig.load(tmp_path).spec
+    assert layer_obstacle(spec) is None
+    first, second = spec.layers
+    experts = replace(second.feed_forward, **REFUSED[kind])
+    other = replace(spec, layers=(first, replace(second, feed_forward=experts)))
+    assert layer_obstacle(other) == f"model: {kind} are not supported on a GPU"
+
+
+def assert_answers(reference, folder):
+    engine = make(folder, device="cuda", dtype="float16")
+    # Chunks of more and of fewer rows than a large tile has for each expert, and decodes.
+    asked = prompts(1, 17, 90, 40, 5)
+    wanted = [
+        greedy(prompt, NUM_TOKENS, ignore_eos=True, output=Output(logprobs=True))
+        for prompt in asked
+    ]
+    for prompt, events in zip(asked, run(engine, wanted), strict=True):
+        answer = token_ids(events)
+        assert_likely(reference, prompt, answer, "float16")
+        with torch.no_grad():
+            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+        got = [p for e in events if isinstance(e, Tokens) for p in e.logprobs.logprobs]
+        error = (torch.tensor(got) - expected).abs().max() / logits.std()
+        assert error < 0.01, f"of the standard deviation: {error}"
+    assert_empty(engine)
