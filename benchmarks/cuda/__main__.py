@@ -30,6 +30,7 @@ from chairlift.kernels.cuda.sources import ModelKernels
 from benchmarks.cuda.correctness import TOLERANCE, mistakes
 from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench
 from benchmarks.cuda.lengths import workload
+from benchmarks.cuda.mixtures import QWEN3_30B_A3B, Mixture
 from benchmarks.cuda.others import FlexAttention, products
 
 REPEAT = 20
@@ -108,6 +109,22 @@ def measure_products(device: CudaDevice, peak: float, rate: float) -> None:
         )
 
 
+def measure_experts(device: CudaDevice, peak: float, rate: float) -> None:
+    """A mixture of experts, beside the weights of those that are chosen and the arithmetic."""
+    mixture = Mixture(QWEN3_30B_A3B, 2048, device.device)
+    for rows in (1, 32, 256, 2048):
+        choices = mixture.choices(rows, count=8)
+        seconds = mixture.seconds(choices, device, REPEAT)
+        num_bytes, num_operations = mixture.num_bytes(choices), mixture.num_operations(rows)
+        tell(
+            name=f"30 B-A3B experts of a layer, {rows} rows",
+            us=seconds * 1e6,
+            tb_per_s=num_bytes / seconds / 1e12,
+            tflop_per_s=num_operations / seconds / 1e12,
+            fraction_of_roofline=max(num_bytes / peak, num_operations / rate) / seconds,
+        )
+
+
 def measure_engine(device: CudaDevice, peak: float) -> None:
     """Idle time between decodes, and a whole workload."""
     bench = Bench(QWEN3_0_6B, device, max_num_seqs=256, max_num_batched_tokens=2048)
@@ -144,7 +161,7 @@ def main() -> None:
     began = time.perf_counter()
     device = CudaDevice()
     tell(gpu=torch.cuda.get_device_name(), torch=torch.__version__)
-    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128))
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128, has_experts=True))
     tell(compile_s=time.perf_counter() - began)
     with torch.inference_mode():
         check(device)
@@ -154,6 +171,7 @@ def main() -> None:
         tell(name="product of 8192 x 8192 matrices by cuBLAS", tflop_per_s=rate / 1e12)
         measure_attention(device, peak, rate)
         measure_products(device, peak, rate)
+        measure_experts(device, peak, rate)
         measure_engine(device, peak)
     tell(total_s=time.perf_counter() - began)
 

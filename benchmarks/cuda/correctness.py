@@ -9,8 +9,11 @@ from chairlift.engine.device_draws import ListBuffers
 from chairlift.engine.sampler import Sampler
 from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator
+from chairlift.model.layer_parts import Experts
 from chairlift.sampler_options import SamplerOptions, SamplingParameters
 from torch import Tensor
+
+from benchmarks.cuda.mixtures import Mixture
 
 Check = Callable[[Accelerator], tuple[Tensor, Tensor]]
 """The result of a kernel, and the expected one."""
@@ -22,7 +25,8 @@ TOLERANCE = 2e-2
 def mistakes(accelerator: Accelerator) -> Iterator[tuple[str, float]]:
     """Return the name and the relative error of each check; the kernels of the case are loaded."""
     rows = rms_norm, layer_norm, silu_mul, gelu, kv_write, neighbours
-    for check in (*rows, decode, prefill, mixed, sinks, head, sample, options):
+    attention = decode, prefill, mixed, sinks
+    for check in (*rows, *attention, experts, head, sample, options):
         got, expected = (t.double() for t in check(accelerator))
         error = (got - expected).abs().max() / expected.abs().max().clamp_min(1e-9)
         yield check.__name__, float(error.nan_to_num(torch.inf))
@@ -144,6 +148,18 @@ def _attention(
         weights = scores.softmax(-1)[..., :length]
         expected.append((weights @ value)[0].transpose(0, 1))
     return got, torch.cat(expected)
+
+
+def experts(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """Tiles of either size."""
+    rules = Experts(6, 2, 200, "softmax", least_sum=0.0)
+    mixture = Mixture(rules, 264, accelerator.device)
+    x = _random(accelerator, 150, 264)
+    logits = torch.randn(150, rules.num, device=x.device)  # no two alike
+    few = mixture(x[:9], logits[:9])
+    return torch.cat((few, mixture(x, logits))), mixture.expected(
+        torch.cat((x[:9], x)), torch.cat((logits[:9], logits))
+    )
 
 
 def head(accelerator: Accelerator) -> tuple[Tensor, Tensor]:

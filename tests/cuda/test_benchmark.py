@@ -8,10 +8,12 @@ import pytest
 import torch
 from chairlift.bench.gpu_attention import Batch, torch_attention
 from chairlift.kernels.cuda.sources import ModelKernels
+from chairlift.model.layer_parts import Experts
 from chairlift.model.spec import LayerShape
 
 from benchmarks.cuda.correctness import TOLERANCE, mistakes
 from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench, qwen3
+from benchmarks.cuda.mixtures import Mixture
 from benchmarks.cuda.others import FlexAttention, Product, flex_attention, products
 from tests.cuda.emulated_device import EmulatedDevice
 
@@ -22,14 +24,14 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def device():
     device = EmulatedDevice()
-    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128))
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128, has_experts=True))
     return device
 
 
 def test_its_checks_pass(device):
     errors = dict(mistakes(device))
     assert max(errors.values()) < TOLERANCE, errors
-    assert len(errors) == 13
+    assert len(errors) == 14
 
 
 def test_its_model_answers_every_request_in_full(device):
@@ -62,6 +64,14 @@ def test_flex_attention_that_fails_is_one_line_and_is_not_tried_again(device):
     assert flex.seconds(Batch("", [40], [1], num_heads=3, num_kv_heads=2), 1) is None
     assert flex.obstacle.count("\n") == 0
     assert flex.seconds(Batch("", [40], [1]), 1) is None
+
+
+def test_the_traffic_of_experts_is_that_of_the_chosen():
+    mixture = Mixture(Experts(6, 2, 8, "softmax", least_sum=0.0), 16, torch.device("cpu"))
+    logits = torch.tensor([[9.0, 8, 0, 0, 0, 0], [0, 9, 0, 8, 0, 0]])
+    assert mixture.num_bytes([logits, logits[:1]]) == 2.5 * 2 * 3 * 8 * 16
+    assert mixture.num_operations(3) == 2 * 3 * 2 * 3 * 8 * 16
+    assert [c.shape for c in mixture.choices(5, 2)] == [(5, 6)] * 2
 
 
 def test_linear_layers_are_those_of_the_model():
