@@ -25,8 +25,7 @@ TOLERANCE = 2e-2
 def mistakes(accelerator: Accelerator) -> Iterator[tuple[str, float]]:
     """Return the name and the relative error of each check; the kernels of the case are loaded."""
     rows = rms_norm, layer_norm, silu_mul, gelu, kv_write, neighbours
-    attention = decode, prefill, mixed, sinks
-    for check in (*rows, *attention, experts, head, sample, options):
+    for check in (*rows, decode, prefill, mixed, sinks, experts, head, sample, options):
         got, expected = (t.double() for t in check(accelerator))
         error = (got - expected).abs().max() / expected.abs().max().clamp_min(1e-9)
         yield check.__name__, float(error.nan_to_num(torch.inf))

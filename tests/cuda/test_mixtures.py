@@ -6,12 +6,13 @@ import pytest
 import torch
 from chairlift.engine.loading.devices import layer_obstacle
 from chairlift.model.config import ModelConfig
-from chairlift.model.families import FAMILIES
 from chairlift.model.layer_parts import Mlp, RmsNorm
 from chairlift.types import Output, Tokens
 from transformers import (
     Ernie4_5_MoeConfig,
     Ernie4_5_MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteMoeConfig,
     GraniteMoeForCausalLM,
     MixtralConfig,
@@ -19,8 +20,6 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
-from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe
-from transformers.models.llama import modeling_llama
 
 from tests.cuda.small_models import NUM_TOKENS, SIZES, assert_likely, make, prompts, write
 from tests.engine.drive import assert_empty, greedy, run, token_ids
@@ -57,6 +56,30 @@ MODELS = {
             logits_scaling=2.0,
         ),
     ),
+    # A dense layer, then a shared expert of another width and a bias of the choice.
+    "ernie": (
+        Ernie4_5_MoeForCausalLM,
+        Ernie4_5_MoeConfig(
+            **SIZES,
+            moe_num_experts=6,
+            moe_k=2,
+            moe_intermediate_size=32,
+            moe_num_shared_experts=2,
+            pad_token_id=0,
+        ),
+    ),
+    # Biases of the router and of the layers, clamped gates.
+    "gpt-oss": (
+        GptOssForCausalLM,
+        GptOssConfig(
+            **SIZES,
+            num_local_experts=6,
+            num_experts_per_tok=2,
+            sliding_window=20,
+            swiglu_limit=0.7,
+            swiglu_alpha=1.3,
+        ),
+    ),
 }
 
 
@@ -68,41 +91,11 @@ REFUSED = {
     "more than 2048 experts": {"num": 2049},
     "more than 32 of them for a token": {"num": 64, "top_k": 33},
 }
-# A dense layer, then a shared expert and a bias of the choice.
-ERNIE = (
-    Ernie4_5_MoeForCausalLM,
-    Ernie4_5_MoeConfig(
-        **SIZES,
-        moe_num_experts=6,
-        moe_k=2,
-        moe_intermediate_size=48,
-        moe_num_shared_experts=2,
-        pad_token_id=0,
-    ),
-)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_answers_and_log_probabilities_are_those_of_transformers(name, tmp_path):
     assert_answers(write(tmp_path, MODELS[name]), tmp_path)
-
-
-def test_a_shared_expert_adds_to_those_that_are_chosen(tmp_path, monkeypatch):
-    # Its RoPE is replaced: no kernel of a GPU rotates neighbours.
-    rotate = modeling_llama.apply_rotary_pos_emb
-    monkeypatch.setattr(modeling_ernie4_5_moe, "apply_rotary_pos_emb", rotate)
-    name, family = ERNIE[0].__name__, FAMILIES[ERNIE[0].__name__]
-
-    def spec(fields):
-        own = family.spec(fields)
-        layers = []
-        for layer in own.layers:
-            rope = replace(layer.attention.rope, interleaved=False)
-            layers.append(replace(layer, attention=replace(layer.attention, rope=rope)))
-        return replace(own, layers=tuple(layers))
-
-    monkeypatch.setitem(FAMILIES, name, family._replace(spec=spec))
-    assert_answers(write(tmp_path, ERNIE), tmp_path)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -238,7 +238,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
         (f"widths that are no multiple of {step}", any(width % step for width in widths)),
         ("parts of heads of such a size", any(map(_rotates_odd_part, attentions))),
-        *_expert_checks([own for layer in spec.layers if (own := layer.experts) is not None]),
+        *_expert_checks([mixture for layer in spec.layers if (mixture := layer.experts)]),
     )
     found = next((name for name, is_there in checks if is_there), None)
     return None if found is None else f"model: {found} are not supported on a GPU"
