@@ -172,7 +172,7 @@ def test_a_gpu_rotates_parts_of_heads_that_lanes_share(load):
     for rotary_dim, head_dim in ((6, 64), (48, 64), (96, 128), (64, 256), (0, 256)):
         assert with_rotated(rotary_dim, head_dim) is None
     for rotary_dim, head_dim in ((6, 128), (12, 256)):
-        assert "parts of heads of such a size" in with_rotated(rotary_dim, head_dim)
+        assert "RoPE of such a part of a head" in with_rotated(rotary_dim, head_dim)
 
 
 def test_a_gpu_reads_feed_forwards_in_whole_vectors(load):

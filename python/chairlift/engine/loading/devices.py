@@ -237,7 +237,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         ("layers of different heads", len(spec.shapes) > 1),
         ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
         (f"widths that are no multiple of {step}", any(width % step for width in widths)),
-        ("parts of heads of such a size", any(map(_rotates_odd_part, attentions))),
+        ("RoPE of such a part of a head", any(map(_rotates_odd_part, attentions))),
         *_expert_checks([mixture for layer in spec.layers if (mixture := layer.experts)]),
     )
     found = next((name for name, is_there in checks if is_there), None)
