@@ -12,6 +12,7 @@
 // The inputs of an output are added in their order by one warp, 16 at a time: the bits of a row
 // depend neither on kRows, nor on the other rows of its expert, nor on where the row lies in a
 // tile.
+#include "chairlift/activation.cuh"
 #include "chairlift/paged_kv.cuh"
 
 namespace chairlift {
@@ -124,8 +125,10 @@ struct ExpertProduct {
   }
 };
 
-// A gate: silu(gate) * up, or (up + 1) * gate / (1 + e^(-alpha gate)) where both are clamped.
+// What is between the layers: activation(gate) * up; the activation alone; or
+// (up + 1) * gate / (1 + e^(-alpha gate)), where both are clamped.
 struct ExpertGate {
+  int activation;
   float limit;  // of gates from above, of ups from both sides; infinite: none is clamped
   float alpha;
   float up_offset;
@@ -135,61 +138,64 @@ struct ExpertGate {
     gate = gate > limit ? limit : gate;
     up = up > limit ? limit : up;
     up = up < -limit ? -limit : up;
-    return (up + up_offset) * (gate / (1.0f + expf(-alpha * gate)));
+    if (activation == kSilu) return (up + up_offset) * (gate / (1.0f + expf(-alpha * gate)));
+    return up * activated(gate, activation);
   }
 };
 
-// out = gate of the first layer of each row's expert, rows in the order of experts.
+// out = the first layer of each row's expert and its gate or activation, rows in the order of
+// experts.
 //
-// Grid (max_tiles, ceil(inner / (kRows == 16 ? 32 : 64))), 128 threads, (kRows + columns) * 128 *
-// stages bytes of shared memory: 16 rows, 64 columns, 4 stages, or 64, 128 and 3. The hidden and
-// the inner size are multiples of 8.
+// Grid (max_tiles, ceil(parts * inner / columns)), 128 threads, (kRows + columns) * 128 * stages
+// bytes of shared memory: 16 rows, 64 columns, 4 stages, or 64, 128 and 3. The hidden and the inner
+// size are multiples of 8.
 //
 //   columns of a warp   [ gates of some outputs ][ ups of the same ]    one thread has both
 template <typename T, int kRows>
 __global__ void __launch_bounds__(128)
     expert_gate_up(T* out,            // [num_pairs, inner]
                    const T* x,        // [num_tokens, hidden]
-                   const T* weights,  // [num_experts, 2 * inner, hidden]: gates, then ups
-                   const T* biases,   // [num_experts, 2 * inner] or null
+                   const T* weights,  // [num_experts, parts * inner, hidden]: gates, then ups
+                   const T* biases,   // [num_experts, parts * inner] or null
                    const int* order,  // from `group_by_expert`, as the tiles
                    const int* tiles, long long x_stride, int hidden, int inner, int top_k,
-                   float limit, float alpha, float up_offset) {
+                   int parts,  // 2, or 1: there are no gates
+                   int activation, float limit, float alpha, float up_offset) {
   using Product = ExpertProduct<T, kRows>;
-  constexpr int kHalf = Product::kWarpColumns / 2;
   const int* tile = tiles + 3 * blockIdx.x;
   const long long expert = tile[0];
   if (expert < 0) return;
   const int first = tile[1], num_rows = tile[2];
-  const int first_output = blockIdx.y * (Product::kColumns / 2);
+  const int of_warp = Product::kWarpColumns / parts;  // outputs
+  const int first_output = blockIdx.y * 4 * of_warp;
   Product product(
-      x, weights + expert * 2 * inner * hidden, hidden,
+      x, weights + expert * parts * inner * hidden, hidden,
       [&](int row) -> long long {
         return row < num_rows ? order[first + row] / top_k * x_stride : Product::kNone;
       },
       [&](int column) {
-        const int of_warp = column % Product::kWarpColumns;
-        const int output = first_output + column / Product::kWarpColumns * kHalf + of_warp % kHalf;
-        return output < inner ? output + of_warp / kHalf * inner : -1;
+        const int warp = column / Product::kWarpColumns, own = column % Product::kWarpColumns;
+        const int output = first_output + warp * of_warp + own % of_warp;
+        return output < inner ? output + own / of_warp * inner : -1;
       });
   product.run();
 
-  const ExpertGate gated{limit, alpha, up_offset};
-  const T* bias = biases == nullptr ? nullptr : biases + expert * 2 * inner;
-  const int begin = first_output + threadIdx.x / 32 * kHalf + threadIdx.x % 4 * 2;
+  const ExpertGate gated{activation, limit, alpha, up_offset};
+  const T* bias = biases == nullptr ? nullptr : biases + expert * parts * inner;
+  const int begin = first_output + threadIdx.x / 32 * of_warp + threadIdx.x % 4 * 2;
   Product::for_each_row(num_rows, [&](int row, int f, int at) {
 #pragma unroll
-    for (int n = 0; n < Product::kTiles / 2; ++n) {
+    for (int n = 0; n < Product::kTiles; ++n) {
       const int output = begin + 8 * n;
-      if (output >= inner) continue;
+      if (8 * n >= of_warp || output >= inner) continue;
       float values[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float gate = product.sums[f][n][at + i];
-        float up = product.sums[f][n + Product::kTiles / 2][at + i];
-        if (bias != nullptr) {
-          gate += float(bias[output + i]);
-          up += float(bias[inner + output + i]);
+        float gate = product.sums[f][n][at + i], up = 1.0f;
+        if (bias != nullptr) gate += float(bias[output + i]);
+        if (parts == 2) {
+          up = product.sums[f][(n + Product::kTiles / 2) % Product::kTiles][at + i];
+          if (bias != nullptr) up += float(bias[inner + output + i]);
         }
         values[i] = gated(gate, up);
       }

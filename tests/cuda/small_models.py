@@ -101,7 +101,8 @@ def assert_alone_is_as_crowded(folder, monkeypatch):
     of_batch = Linear.__call__
 
     def of_rows(layer, x, out_dtype=None, out=None):
-        return torch.cat([of_batch(layer, row, out_dtype) for row in x.split(1)], out=out)
+        dtype = out_dtype or (x.dtype if out is None else out.dtype)
+        return torch.cat([of_batch(layer, row, dtype) for row in x.split(1)], out=out)
 
     monkeypatch.setattr(Linear, "__call__", of_rows)
     whole = {"device": "cuda", "prefix_cache": False, "max_num_batched_tokens": 256}

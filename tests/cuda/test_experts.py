@@ -4,14 +4,16 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from chairlift import _core
-from chairlift.kernels.cuda.experts import SCORES, gemm_shared_bytes, max_tiles
+from chairlift import _core, reference
+from chairlift.kernels.cuda.experts import SCORES, ExpertGate, gemm_shared_bytes, max_tiles
+from chairlift.kernels.cuda.row_ops import ACTIVATIONS
 from chairlift.kernels.cuda.sources import EXPERT_ROWS
 
 from tests.cuda.conftest import Launch
 from tests.cuda.emulation import guarded, reversed_turns
 from tests.cuda.instantiations import BF16, F16, instance
 
+SWIGLU = ExpertGate(2, ACTIVATIONS.index("silu"), torch.inf, 1.0, 0.0)
 ROUNDING = {BF16: 2**-7, F16: 2**-10}
 ROUTERS = {
     "softmax": {"scores": "softmax"},
@@ -93,9 +95,10 @@ class Mixture:
     inner: int
     dtype: torch.dtype
     has_bias: bool = False
+    gate: ExpertGate = SWIGLU
 
     def __post_init__(self) -> None:
-        wide, size = 2 * self.inner, self.hidden
+        wide, size = self.gate.parts * self.inner, self.hidden
         self.gate_up = guarded((numbers(self.num, wide, size) / size**0.5).to(self.dtype))
         self.down = numbers(self.num, size, self.inner, seed=1) / self.inner**0.5
         self.down = guarded(self.down.to(self.dtype))
@@ -103,12 +106,7 @@ class Mixture:
         self.biases = [guarded(own.to(self.dtype)) if self.has_bias else None for own in biases]
 
     def run(
-        self,
-        run: Launch,
-        x: torch.Tensor,
-        chosen: torch.Tensor,
-        tile_rows: int,
-        gate: tuple[float, float, float] = (torch.inf, 1.0, 0.0),
+        self, run: Launch, x: torch.Tensor, chosen: torch.Tensor, tile_rows: int
     ) -> torch.Tensor:
         """What each pair's expert computes, `[T, top_k, H]`."""
         order, tiles = group(run, chosen, self.num, tile_rows)
@@ -120,8 +118,8 @@ class Mixture:
         sizes = self.hidden, self.inner
         run(
             instance("expert_gate_up", self.dtype, tile_rows),
-            (len(tiles), -(-2 * self.inner // columns)),
-            *(128, shared, [*arguments, self.hidden, *sizes, top_k, *gate]),
+            (len(tiles), -(-self.gate.parts * self.inner // columns)),
+            *(128, shared, [*arguments, self.hidden, *sizes, top_k, *self.gate]),
         )
         run(
             instance("expert_down", self.dtype, tile_rows),
@@ -130,21 +128,20 @@ class Mixture:
         )
         return out
 
-    def twin(
-        self,
-        x: torch.Tensor,
-        chosen: torch.Tensor,
-        gate: tuple[float, float, float] = (torch.inf, 1.0, 0.0),
-    ) -> torch.Tensor:
+    def twin(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """The same in float64."""
-        limit, alpha, offset = gate
+        parts, activation, limit, alpha, offset = self.gate
         experts = chosen.long()
         wide = torch.einsum("th,tkih->tki", x.double(), self.gate_up.double()[experts])
         if self.biases[0] is not None:
             wide = wide + self.biases[0].double()[experts]
-        gates, ups = wide.chunk(2, dim=-1)
-        gates, ups = gates.clamp(max=limit), ups.clamp(-limit, limit)
-        between = (ups + offset) * gates * torch.sigmoid(alpha * gates)
+        if limit < torch.inf:
+            gates, ups = wide.chunk(2, dim=-1)
+            gates, ups = gates.clamp(max=limit), ups.clamp(-limit, limit)
+            between = (ups + offset) * gates * torch.sigmoid(alpha * gates)
+        else:
+            twin = reference.activate_mul if parts == 2 else reference.activate
+            between = twin(wide, ACTIVATIONS[activation])
         out = torch.einsum("tki,tkhi->tkh", between, self.down.double()[experts])
         return out if self.biases[1] is None else out + self.biases[1].double()[experts]
 
@@ -238,11 +235,24 @@ def test_the_layers_match_their_twin(
 
 
 def test_clamped_gates_are_those_of_gpt_oss(run: Launch) -> None:
-    mixture, gate = Mixture(4, 64, 40, BF16, has_bias=True), (1.5, 1.7, 1.0)
+    gate = SWIGLU._replace(limit=1.5, alpha=1.7, offset=1.0)
+    mixture = Mixture(4, 64, 40, BF16, has_bias=True, gate=gate)
     x, chosen = 4 * numbers(9, 64, seed=4).to(BF16), choices("even", 9, 4, 2)
-    out = mixture.run(run, x, chosen, 16, gate)
-    expected = mixture.twin(x, chosen, gate)
-    torch.testing.assert_close(out.double(), expected, rtol=2**-7, atol=2**-5)
+    out = mixture.run(run, x, chosen, 16)
+    torch.testing.assert_close(out.double(), mixture.twin(x, chosen), rtol=2**-7, atol=2**-5)
+
+
+@pytest.mark.parametrize("tile_rows", EXPERT_ROWS)
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "relu2"])
+def test_experts_have_any_activation_and_need_no_gate(
+    run: Launch, activation: str, parts: int, tile_rows: int
+) -> None:
+    gate = SWIGLU._replace(parts=parts, activation=ACTIVATIONS.index(activation))
+    mixture = Mixture(4, 64, 136, BF16, has_bias=True, gate=gate)
+    x, chosen = numbers(30, 64, seed=4).to(BF16), choices("skewed", 30, 4, 2)
+    out = mixture.run(run, x, chosen, tile_rows)
+    torch.testing.assert_close(out.double(), mixture.twin(x, chosen), rtol=2**-7, atol=2**-6)
 
 
 def test_a_row_has_the_same_bits_alone_and_crowded(run: Launch) -> None:

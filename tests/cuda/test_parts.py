@@ -10,6 +10,7 @@ from chairlift.kernels.cuda import ops
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
 from chairlift.model.families.family import LLAMA_NAMES, Family, attention, decoder, mlp, rms_norm
+from chairlift.model.layer_parts import Experts, Mlp, RmsNorm
 from chairlift.model.spec import LayerSpec
 from chairlift.model.tensors import ModelTensors
 from chairlift.model.weights import load_weights
@@ -44,18 +45,47 @@ PARTS = {
     },
 }
 """What the attention of every layer has beside norms of heads; feed-forwards have no gate."""
+MIXTURES = {
+    "a gated shared expert": Experts(*(6, 2, 40, "softmax"), shared=Mlp(72), shared_is_gated=True),
+    "experts with norms of their own, by gelu, factors": Experts(
+        *(6, 2, 40, "softmax", "gelu_tanh"),
+        least_sum=0.0,
+        has_factors=True,
+        shared=Mlp(96, "gelu_tanh"),
+        own_norm=RmsNorm(1e-6),
+    ),
+    "experts without gates, a bias of the choice": Experts(
+        *(6, 2, 40, "sigmoid", "relu2"),
+        gated=False,
+        least_sum=1e-12,
+        multiplier=2.5,
+        has_choice_bias=True,
+        shared=Mlp(72, "relu2", gated=False),
+    ),
+}
+"""In the place of these feed-forwards."""
+NAMES = replace(
+    LLAMA_NAMES,
+    sinks="self_attn.sinks",
+    choice_bias="mlp.choice_bias",
+    factors="mlp.factors",
+    router_norm="mlp.router_norm",
+    experts_norm="mlp.experts_norm",
+    shared_norm_after="mlp.shared_norm",
+    experts_norm_after="mlp.experts_norm_after",
+)
 
 
 def family_of(part):
     """Return a family of such layers."""
 
     def spec(fields):
-        own = replace(attention(fields, qk_norm=rms_norm(fields)), **PARTS[part])
-        feed_forward = replace(mlp(fields), activation="relu2", gated=False)
-        layer = LayerSpec(own, feed_forward, rms_norm(fields))
+        own = replace(attention(fields, qk_norm=rms_norm(fields)), **PARTS.get(part, {}))
+        dense = replace(mlp(fields), activation="relu2", gated=False)
+        layer = LayerSpec(own, MIXTURES.get(part, dense), rms_norm(fields))
         return decoder(fields, [layer] * fields.integer("num_hidden_layers"))
 
-    return Family(spec, replace(LLAMA_NAMES, sinks="self_attn.sinks"))
+    return Family(spec, NAMES)
 
 
 def write(folder):
@@ -76,7 +106,7 @@ def write(folder):
     save_file({n: random(n, shape) for n, shape in shapes.items()}, folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [*PARTS, *MIXTURES])
 def test_log_probabilities_are_those_of_the_cpu(part, tmp_path, monkeypatch):
     monkeypatch.setitem(FAMILIES, "PartsForCausalLM", family_of(part))
     write(tmp_path)
@@ -97,7 +127,7 @@ def test_log_probabilities_are_those_of_the_cpu(part, tmp_path, monkeypatch):
         assert max(ranks[-NUM_TOKENS:]) <= 2, "greedy but for a tie"
 
 
-@pytest.mark.parametrize("part", ["sinks", "gates"])
+@pytest.mark.parametrize("part", ["sinks", "gates", *MIXTURES])
 def test_answers_do_not_depend_on_the_batch(part, tmp_path, monkeypatch):
     monkeypatch.setitem(FAMILIES, "PartsForCausalLM", family_of(part))
     write(tmp_path)

@@ -207,12 +207,6 @@ def _expert_checks(experts: Sequence[Experts]) -> tuple[tuple[str, bool], ...]:
     """Return the kinds of experts that no CUDA kernel computes, and whether some are there."""
     step = CUDA_LIMITS.width_step
     return (
-        ("gated shared experts", any(own.shared_is_gated for own in experts)),
-        ("experts with norms of their own", any(own.own_norm is not None for own in experts)),
-        (
-            "experts of other activations than a gated silu",
-            any(own.activation != "silu" or not own.gated for own in experts),
-        ),
         (
             f"experts of no multiple of {step} numbers",
             any(own.intermediate_size % step for own in experts),

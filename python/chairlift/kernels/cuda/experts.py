@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chairlift.kernels.cuda.launch import launcher_of
 from chairlift.kernels.cuda.linear import Linear
+from chairlift.kernels.cuda.row_ops import ACTIVATIONS
 from chairlift.kernels.cuda.sources import EXPERT_ROWS, kernel_name
 from chairlift.kernels.interface import ExpertRules, LinearLayer
 
@@ -28,8 +29,15 @@ _DEVICES: Final = ("cuda", "cpu")
 
 
 class ExpertGate(NamedTuple):
-    """What is between the layers: `(up + offset) * gate / (1 + e^(-alpha gate))`."""
+    """What is between the layers: `activation(gate) * up`, or the activation alone.
 
+    With silu it is `(up + offset) * gate / (1 + e^(-alpha gate))`.
+    """
+
+    parts: int
+    """2, or 1 where there are no gates."""
+    activation: int
+    """Index into `ACTIVATIONS`."""
     limit: float
     """Of gates from above and of ups from both sides."""
     alpha: float
@@ -37,8 +45,11 @@ class ExpertGate(NamedTuple):
 
     @classmethod
     def of(cls, rules: ExpertRules) -> "ExpertGate":
-        """Return the gate of a mixture: without a limit it is that of SwiGLU."""
-        return cls(inf, 1.0, 0.0) if rules.limit is None else cls(rules.limit, rules.alpha, 1.0)
+        """Return that of a mixture; without a limit nothing is clamped."""
+        kind = 1 + rules.gated, ACTIVATIONS.index(rules.activation)
+        if rules.limit is None:
+            return cls(*kind, inf, 1.0, 0.0)
+        return cls(*kind, rules.limit, rules.alpha, 1.0)
 
 
 class _Parts(NamedTuple):
@@ -241,33 +252,37 @@ def expert_gate_up(
     tiles: Tensor,
     top_k: int,
     tile_rows: int,
+    parts: int,
+    activation: int,
     limit: float,
     alpha: float,
     offset: float,
 ) -> None:
-    """Compute the first layer of each pair's expert and its gate.
+    """Compute the first layer of each pair's expert and its gate or activation.
 
     Args:
         out: `[P, I]`, in the order of experts.
         x: `[T, H]`; rows may be strided.
-        weights: `[num_experts, 2 I, H]`.
-        biases: `[num_experts, 2 I]`.
+        weights: `[num_experts, parts * I, H]`.
+        biases: `[num_experts, parts * I]`.
         order: As `group_by_expert` left it.
         tiles: Likewise.
         top_k: Pairs of a token.
         tile_rows: One of `EXPERT_ROWS`.
-        limit: As in `ExpertGate`.
+        parts: As in `ExpertGate`.
+        activation: Likewise.
+        limit: Likewise.
         alpha: Likewise.
         offset: Likewise.
     """
     inner, hidden = out.shape[1], x.shape[1]
     launcher_of(out).launch(
         kernel_name("expert_gate_up", out.dtype, tile_rows),
-        (tiles.shape[0], -(-2 * inner // _gemm_columns(tile_rows)), 1),
+        (tiles.shape[0], -(-parts * inner // _gemm_columns(tile_rows)), 1),
         128,
         gemm_shared_bytes(tile_rows),
         *(out, x, weights, biases, order, tiles, c_longlong(x.stride(0))),
-        *map(c_int, (hidden, inner, top_k)),
+        *map(c_int, (hidden, inner, top_k, parts, activation)),
         *map(c_float, (limit, alpha, offset)),
     )
 
