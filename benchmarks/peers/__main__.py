@@ -11,7 +11,7 @@ from pathlib import Path
 from chairlift.choices import KvCacheDtype
 
 from benchmarks.peers.comparison import compare, put_between_marks, table, with_kept_rows
-from benchmarks.peers.environments import PeerError, call, install
+from benchmarks.peers.environments import PeerError, call, install, limits
 from benchmarks.peers.model import SHAPES, make_model
 from benchmarks.peers.protocol import STEP_TOKENS
 from benchmarks.peers.workload import KINDS, write_workload
@@ -46,13 +46,17 @@ def main() -> None:
     for peer, python in pythons.items():
         chairlift, command = commands(peer, python, model, workload, options)
         try:
-            comparisons.append(compare(TITLES[peer], chairlift, command, options.rounds, say))
+            held = limits(peer, HOME, options.cpu) if options.cpu else None
+            comparison = compare(TITLES[peer], chairlift, command, options.rounds, say, held)
+            comparisons.append(comparison)
         except PeerError as error:
             say(f"{TITLES[peer]}: not measured: {error}")
     if not comparisons:
         sys.exit("no peer was measured")
     head = caption(model, workload, options)
-    note = quality_note(options.dtype) if options.dtype in QUANTIZED and not options.gguf else ""
+    note = ""
+    if options.dtype in QUANTIZED and not options.gguf:
+        note = quality_note(options.dtype, ["llamacpp"] if options.cpu else WITH_QUANTIZED)
     print("\n\n".join(part for part in (head, table(comparisons), note) if part))
     if options.into:
         name = f"bench-peers {options.section or options.dtype}"
@@ -64,12 +68,12 @@ def main() -> None:
         options.into.write_text(document, encoding="utf-8")
 
 
-def quality_note(dtype: str) -> str:
+def quality_note(dtype: str, peers: list[str]) -> str:
     """Return a line: what the weights cost in quality, on each side; kept rows have theirs too."""
     from benchmarks.peers.quality import measure
 
     try:
-        rows = measure(WITH_QUANTIZED, [dtype])
+        rows = measure(peers, [dtype])
     except PeerError as error:
         say(f"quality: not measured: {error}")
         return ""
@@ -100,6 +104,7 @@ def read_options() -> argparse.Namespace:
     kinds = [kind.value for kind in KvCacheDtype]
     parser.add_argument("--kv-cache-dtype", choices=kinds, default="auto", help="of Chairlift")
     parser.add_argument("--served", action="store_true", help="Chairlift over gRPC, not offline")
+    parser.add_argument("--cpu", choices=["avx2"], help="instructions that all are held to")
     parser.add_argument("--rows", type=int, default=32, help="requests that run at once")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--into", type=Path, help="markdown file that keeps the table")
@@ -115,8 +120,14 @@ def read_options() -> argparse.Namespace:
             parser.error("--gguf: only llamacpp reads such a file")
         options.peers = ["llamacpp"]
     able = WITH_QUANTIZED if options.dtype in QUANTIZED else [*WITH_QUANTIZED, "transformers"]
+    if options.cpu and options.dtype in QUANTIZED:
+        # OpenVINO asks the processor, not oneDNN, whether it multiplies integers.
+        able = ["llamacpp"]
     if options.dtype in QUANTIZED and (unable := set(options.peers) - set(able)):
-        parser.error(f"{', '.join(sorted(unable))}: not measured with {options.dtype} weights")
+        held = f" and --cpu {options.cpu}" if options.cpu else ""
+        parser.error(
+            f"{', '.join(sorted(unable))}: not measured with {options.dtype} weights{held}"
+        )
     options.peers = options.peers or able
     return options
 
@@ -215,13 +226,13 @@ def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
     keys = "" if kept == "auto" else f" (Chairlift's keys and values in {kept})"
     return (
         f"{name} in {stored}{keys}{side}, {len(entries)} requests ({num_prompt:,} prompt and "
-        f"{num_output:,} output tokens), {options.rows} rows, {cpu()}; medians of "
+        f"{num_output:,} output tokens), {options.rows} rows, {cpu(options.cpu)}; medians of "
         f"{options.rounds} rounds, the range of the ratio in brackets."
     )
 
 
-def cpu() -> str:
-    """The machine in words."""
+def cpu(held_to: str | None) -> str:
+    """The machine in words, and the set of instructions that the engines are held to."""
     cores = len(os.sched_getaffinity(0))
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -231,7 +242,8 @@ def cpu() -> str:
     names = {key.strip(): value.strip() for key, value in facts.items()}
     flags = names.get("flags", "").split()
     units = [unit for unit in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if unit in flags]
-    return f"{cores} cores of {names.get('model name', platform.machine())} ({', '.join(units)})"
+    able = f"held to {held_to}" if held_to else ", ".join(units)
+    return f"{cores} cores of {names.get('model name', platform.machine())} ({able})"
 
 
 def say(line: str) -> None:

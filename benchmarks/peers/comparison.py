@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,8 +46,9 @@ def compare(
     peer: Command,
     rounds: int,
     on_progress: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Run A B A B.
+    """Run A B A B, each command with these environment variables beside those of this process.
 
     Raises:
         PeerError: A command failed, or printed no result.
@@ -56,7 +57,7 @@ def compare(
     for number in range(1, rounds + 1):
         sides = (("Chairlift", chairlift, comparison.chairlift), (title, peer, comparison.peer))
         for name, command, figures in sides:
-            result = _result(name, call(command))
+            result = _result(name, call(command, variables=variables))
             figures.append(float(result["tokens_per_s"]))
             on_progress(
                 f"round {number} of {rounds}: {name} {_rate(figures[-1])} tokens/s "

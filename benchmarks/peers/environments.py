@@ -1,10 +1,11 @@
 """Install each peer, in pinned versions, into an environment of its own."""
 
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -48,14 +49,53 @@ def install(peer: str, home: Path) -> Path:
     return python
 
 
-def call(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
-    """Run a command and return its output.
+def limits(peer: str, home: Path, cpu: str) -> dict[str, str]:
+    """Return environment variables that hold Chairlift and a peer to a set of instructions.
+
+    Those of OpenVINO and transformers hold oneDNN and ATen to it; OpenVINO's attention still takes
+    the widest registers of the processor. llama.cpp's kernels are compiled again.
+
+    Args:
+        peer: As of `install`, which has installed it.
+        home: As of `install`.
+        cpu: `avx2`.
+
+    Raises:
+        PeerError: The peer has no such limit.
+    """
+    if peer == "vllm":
+        message = "its kernels cannot be held to fewer instructions"
+        raise PeerError(message)
+    variables = {"CHAIRLIFT_CPU": cpu, "ONEDNN_MAX_CPU_ISA": cpu, "ATEN_CPU_CAPABILITY": cpu}
+    if peer == "llamacpp":
+        build = home / peer / f"build-{cpu}"
+        sets = ("GGML_AVX2", "GGML_FMA", "GGML_F16C", "GGML_BMI2")
+        defines = ["GGML_NATIVE=OFF", *(f"{name}=ON" for name in sets)]
+        _cmake(home / peer, build, defines, ["ggml-cpu"])
+        variables["LD_LIBRARY_PATH"] = str(build / "bin")
+    return variables
+
+
+def call(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command, with environment variables beside those of this process; return its output.
 
     Raises:
         PeerError: It failed; the message is the last line that it wrote.
     """
     try:
-        done = subprocess.run(command, cwd=cwd, check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=os.environ | (variables or {}),
+            check=False,
+            capture_output=True,
+            text=True,
+        )
     except OSError as error:
         message = f"{command[0]}: {error.strerror}"
         raise PeerError(message) from None
@@ -98,19 +138,21 @@ def _name_vllm(environment: Path) -> None:
 
 
 def _build_llamacpp(environment: Path) -> None:
+    if not (environment / "llama.cpp").exists():
+        _unpack_llamacpp(environment, environment / "llama.cpp")
+    _cmake(environment, environment / "build", [], ["llama-server", "llama-quantize"])
+
+
+def _cmake(environment: Path, build: Path, defines: Sequence[str], targets: Sequence[str]) -> None:
     for tool, package in (("cmake", "cmake"), ("ninja", "ninja-build"), ("c++", "g++")):
         if shutil.which(tool) is None:
             message = f"{tool} is needed to build it: on Debian or Ubuntu `apt install {package}`"
             raise PeerError(message)
-    sources = environment / "llama.cpp"
-    if not sources.exists():
-        _unpack_llamacpp(environment, sources)
-    build = environment / "build"
-    defines = ["CMAKE_BUILD_TYPE=Release", "LLAMA_CURL=OFF", "LLAMA_OPENSSL=OFF"]
-    defines += ["LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_UI=OFF"]
-    options = [f"-D{define}" for define in defines]
-    call(["cmake", "-S", sources, "-B", build, "-G", "Ninja", *options])
-    call(["cmake", "--build", build, "--target", "llama-server", "llama-quantize"])
+    common = ["CMAKE_BUILD_TYPE=Release", "LLAMA_CURL=OFF", "LLAMA_OPENSSL=OFF"]
+    common += ["LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_UI=OFF"]
+    options = [f"-D{define}" for define in (*common, *defines)]
+    call(["cmake", "-S", environment / "llama.cpp", "-B", build, "-G", "Ninja", *options])
+    call(["cmake", "--build", build, "--target", *targets])
 
 
 def _unpack_llamacpp(environment: Path, sources: Path) -> None:

@@ -14,7 +14,7 @@ from benchmarks.peers.comparison import (
     table,
     with_kept_rows,
 )
-from benchmarks.peers.environments import PeerError
+from benchmarks.peers.environments import PeerError, limits
 from benchmarks.peers.workload import KINDS, write_workload
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +65,19 @@ def test_a_peer_that_fails_gives_the_last_line_it_wrote(tmp_path: Path) -> None:
     failing = [sys.executable, "-c", "raise SystemExit('out of chairs')"]
     with pytest.raises(PeerError, match=r"ended with 1: out of chairs$"):
         compare("peer", command("a", [1.0], tmp_path / "log"), failing, 1, lambda _: None)
+
+
+def test_both_sides_are_held_to_the_same_instructions(tmp_path: Path) -> None:
+    program = (
+        "import json, os; print(json.dumps({'output_tokens': 1, 'seconds': 1, 'tokens_per_s': "
+    )
+    chairlift = [sys.executable, "-c", program + "len(os.environ['CHAIRLIFT_CPU'])}))"]
+    peer = [sys.executable, "-c", program + "len(os.environ['ONEDNN_MAX_CPU_ISA'])}))"]
+    held = limits("openvino", tmp_path, "avx2")
+    comparison = compare("peer", chairlift, peer, 1, lambda _: None, held)
+    assert comparison.ratios == [1.0]
+    with pytest.raises(PeerError, match="cannot be held to fewer instructions"):
+        limits("vllm", tmp_path, "avx2")
 
 
 def test_a_peer_without_a_result_is_named(tmp_path: Path) -> None:
