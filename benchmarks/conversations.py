@@ -2,10 +2,12 @@
 
 Several conversations with a common system prompt run at a time; each sends its next turn, which
 repeats all before, when its answer has ended. Rounds with prefix cache and snapshots and rounds
-without them alternate, with `--peer llamacpp` also rounds of llama.cpp's server, to which
-`make bench-peers` brings the sources. Then one request decodes behind a short and a long context.
-Without `--model` the model has the shape of Qwen 3.5 0.8B and random weights. One line of JSON for
-each round.
+without them alternate, with `--peer` also rounds of llama.cpp's server, a slot for each of them, or
+of vLLM's engine, which `make bench-peers` installs. A round holds the conversations twice, the
+second time with other tokens (`again_s`): what an engine has not written while it loaded it writes
+for the first time in the first, for which the system has to provide memory. Then one request
+decodes behind a short and a long context. Without `--model` the model has the shape of Qwen 3.5
+0.8B and random weights. One line of JSON for each round.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from chairlift.machine import available_cores
 from chairlift.types import Finished, Request, Sampling, Stopping, Tokens
 
 from benchmarks.peers.__main__ import HERE, HOME, fingerprint, made_model
+from benchmarks.peers.comparison import read_result
 from benchmarks.peers.environments import call, install
 
 
@@ -38,7 +41,7 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--contexts", type=int, nargs="*", default=[1024, 16_384])
-    parser.add_argument("--peer", choices=("llamacpp",))
+    parser.add_argument("--peer", choices=("llamacpp", "vllm"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or made_model("qwen3.5")
@@ -48,9 +51,10 @@ def main() -> None:
                 rows = options.conversations
                 with Engine(model, max_num_seqs=rows, prefix_cache=reuse, drafts="off") as engine:
                     found = converse(engine, work)
+                    found["again_s"] = converse(engine, with_other_tokens(work))["seconds"]
                 print(json.dumps({"round": number, "prefix_cache": reuse, **found}), flush=True)
             if options.peer is not None:
-                found = converse_with_peer(model, work, Path(folder))
+                found = converse_with_peer(options.peer, model, work, Path(folder))
                 print(json.dumps({"round": number, "peer": options.peer, **found}), flush=True)
         if options.contexts:
             with Engine(model, max_num_seqs=1, drafts="off") as engine:
@@ -85,17 +89,24 @@ def drawn(options: argparse.Namespace) -> Work:
     return Work(system, messages, options.answer)
 
 
-def converse_with_peer(model: Path, work: Work, folder: Path) -> dict[str, Any]:
-    """Hold the conversations with llama.cpp; return what `converse` does."""
-    python = install("llamacpp", HOME)
-    converted = HOME / "converted" / f"llamacpp-bfloat16-{fingerprint(model)}"
-    converted.parent.mkdir(exist_ok=True)
+def with_other_tokens(work: Work) -> Work:
+    """Return conversations as long, of which no token is where it was."""
+    conversations = [[[t + 1 for t in m] for m in turns] for turns in work.conversations]
+    return Work([token + 1 for token in work.system], conversations, work.answer)
+
+
+def converse_with_peer(peer: str, model: Path, work: Work, folder: Path) -> dict[str, Any]:
+    """Hold the conversations with a peer, twice; return what `converse` does, and `again_s`."""
+    python = install(peer, HOME)
     path = folder / "work.json"
-    path.write_text(json.dumps(work._asdict()), encoding="utf-8")
-    command: list[str | Path] = [python, HERE / "run_llamacpp_conversations.py", model, path]
-    command += ["--converted", converted, "--threads", str(available_cores())]
-    found: dict[str, Any] = json.loads(call(command).splitlines()[-1])
-    return found
+    works = [work, with_other_tokens(work)]
+    path.write_text(json.dumps([each._asdict() for each in works]), encoding="utf-8")
+    command: list[str | Path] = [python, HERE / f"run_{peer}_conversations.py", model, path]
+    if peer == "llamacpp":
+        converted = HOME / "converted" / f"llamacpp-bfloat16-{fingerprint(model)}"
+        converted.parent.mkdir(exist_ok=True)
+        command += ["--converted", converted, "--threads", str(available_cores())]
+    return read_result(peer, call(command))
 
 
 def converse(engine: Engine, work: Work) -> dict[str, Any]:

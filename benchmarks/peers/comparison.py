@@ -57,7 +57,7 @@ def compare(
     for number in range(1, rounds + 1):
         sides = (("Chairlift", chairlift, comparison.chairlift), (title, peer, comparison.peer))
         for name, command, figures in sides:
-            result = _result(name, call(command, variables=variables))
+            result = read_result(name, call(command, variables=variables))
             figures.append(float(result["tokens_per_s"]))
             on_progress(
                 f"round {number} of {rounds}: {name} {_rate(figures[-1])} tokens/s "
@@ -66,8 +66,12 @@ def compare(
     return comparison
 
 
-def _result(name: str, output: str) -> dict[str, float]:
-    """Find the JSON line; engines print lines of their own before it and while they end."""
+def read_result(name: str, output: str) -> dict[str, float]:
+    """Return the JSON line; engines print lines of their own before it and while they end.
+
+    Raises:
+        PeerError: There is none.
+    """
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             result: dict[str, float] = json.loads(line)

@@ -40,6 +40,18 @@ def converse(
     return num_prompt, num_computed
 
 
+def converse_all(
+    address: str, system: list[int], conversations: list[list[list[int]]], answer: int
+) -> list[tuple[int, int]]:
+    """Hold all conversations at a time; return what `converse` does of each."""
+
+    def hold(slot: int) -> tuple[int, int]:
+        return converse(address, slot, system, conversations[slot], answer)
+
+    with ThreadPoolExecutor(len(conversations)) as pool:
+        return list(pool.map(hold, range(len(conversations))))
+
+
 def main() -> None:
     """Print a line of JSON."""
     os.environ["no_proxy"] = "127.0.0.1"
@@ -49,8 +61,8 @@ def main() -> None:
     parser.add_argument("--converted", type=Path, required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
-    work = json.loads(options.conversations.read_text(encoding="utf-8"))
-    system, conversations, answer = work["system"], work["conversations"], work["answer"]
+    works = json.loads(options.conversations.read_text(encoding="utf-8"))
+    system, conversations, answer = (works[0][key] for key in ("system", "conversations", "answer"))
     lengths = [sum(len(message) + answer for message in turns) for turns in conversations]
     longest = [([0] * len(system), max(lengths))]
     rows = len(conversations)
@@ -60,21 +72,17 @@ def main() -> None:
     process, address = start(job)
     try:
         converse(address, 0, system[:16], [[5, 6, 7]], 4)
-        began = time.perf_counter()
-        with ThreadPoolExecutor(rows) as pool:
-            counts = list(
-                pool.map(
-                    lambda slot: converse(address, slot, system, conversations[slot], answer),
-                    range(rows),
-                )
-            )
-        seconds = time.perf_counter() - began
+        seconds = []
+        for work in works:
+            began = time.perf_counter()
+            counts = converse_all(address, work["system"], work["conversations"], answer)
+            seconds.append(round(time.perf_counter() - began, 2))
     finally:
         process.terminate()
         process.wait()
     prompt, computed = (sum(numbers) for numbers in zip(*counts, strict=True))
-    found = {"seconds": round(seconds, 2), "prompt_tokens": prompt, "computed_tokens": computed}
-    print(json.dumps(found), flush=True)
+    found = {"prompt_tokens": prompt, "computed_tokens": computed}
+    print(json.dumps({"seconds": seconds[0], "again_s": seconds[1], **found}), flush=True)
 
 
 if __name__ == "__main__":

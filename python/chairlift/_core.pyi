@@ -83,6 +83,7 @@ __all__ = [
     "apply_plan",
     "attention_work",
     "causal_conv",
+    "copy_states",
     "cpu_features",
     "dequantize",
     "full_attention",
@@ -1146,6 +1147,12 @@ def causal_conv(
 
     `weight` float32 `[K, C]`; `state` float32 `[states, K - 1, C]` moves on: row `rows[r]` by the
     tokens from `starts[r]` on, after which it has `lens[r]` tokens.
+    """
+
+def copy_states(state: Tensor, moves: Tensor) -> None:
+    """Copies rows of float32 `state` `[rows, ...]`: `moves` int32 `[., 2]` has targets and sources.
+
+    No row is the target of two, or target and source.
     """
 
 def gated_delta(

@@ -180,6 +180,16 @@ def test_a_gate_of_one_column_is_of_the_whole_row(dtype):
     torch.testing.assert_close(x, expected, atol=1e-6, rtol=8e-3 if dtype.itemsize == 2 else 1e-6)
 
 
+def test_states_are_copied_from_row_to_row():
+    state = torch.randn(5, 3, 17)
+    before = state.clone()
+    moves = torch.tensor([[4, 0], [1, 0], [3, 2]], dtype=torch.int32)
+    cpu.copy_states(state, moves)
+    assert torch.equal(state, before[[0, 0, 2, 2, 0]])
+    with pytest.raises(ValueError, match=r"moves: expected sources in 0\.\.5 that are no targets"):
+        cpu.copy_states(state, torch.tensor([[1, 0], [2, 1]], dtype=torch.int32))
+
+
 def test_wrong_arguments_are_refused_by_name():
     x, weight = random(2, CHANNELS), random(TAPS, CHANNELS)
     state, out = torch.zeros(4, TAPS - 1, CHANNELS), torch.empty(2, CHANNELS)

@@ -145,7 +145,7 @@ class AttentionBackend(Protocol):
         `torch.zeros` would write all of it.
         """
         head_bytes = self.head_bytes(block_size, head_dim, dtype)
-        pool = _zeroed(num_layers, num_blocks, num_kv_heads, head_bytes)
+        pool = zeroed(num_layers, num_blocks, num_kv_heads, head_bytes)
         return pool.view(self.stored_dtype(dtype))
 
     def allocate_mixed(self, num_blocks: int, block_bytes: int, dtype: torch.dtype) -> Tensor:
@@ -153,7 +153,7 @@ class AttentionBackend(Protocol):
 
         The layers of a block lie side by side; `layer_of_mixed` finds one.
         """
-        return _zeroed(1, num_blocks, block_bytes).view(self.stored_dtype(dtype))
+        return zeroed(1, num_blocks, block_bytes).view(self.stored_dtype(dtype))
 
     def layer_of_mixed(self, pool: Tensor, first: int, num_bytes: int, num_kv_heads: int) -> Tensor:
         """Return the cache of a layer, `[num_blocks, num_kv_heads, ...]`: its blocks lie apart.
@@ -272,7 +272,7 @@ class AttentionBackend(Protocol):
         ...
 
 
-def _zeroed(*shape: int) -> Tensor:
+def zeroed(*shape: int) -> Tensor:
     """Return bytes that are zero; the system provides a page when it is first written."""
     num_bytes = math.prod(shape)
     memory = mmap.mmap(-1, max(num_bytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

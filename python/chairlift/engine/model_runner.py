@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -198,7 +197,7 @@ class ModelRunner:
     def _state_moves(self, updates: Int32Array) -> StateMoves | None:
         if len(updates) == 0:
             return None
-        rows, kinds, others = torch.from_numpy(updates.astype(np.int64)).unbind(1)
+        rows, kinds, others = torch.from_numpy(updates).unbind(1)
         snapshots = others + num_states(len(self._row_slot))
         load, copy, save = (kinds == kind for kind in (LOAD_STATE, COPY_STATE, SAVE_STATE))
         return StateMoves(

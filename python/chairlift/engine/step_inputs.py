@@ -31,7 +31,7 @@ class ScoreInputs(NamedTuple):
 
 
 class StateMoves(NamedTuple):
-    """Copies of recurrent states, int64 `[., 2]` each: target and source, rows of the states."""
+    """Copies of recurrent states, int32 `[., 2]` each: target and source, rows of the states."""
 
     loads: Tensor
     """From snapshots, before the step."""

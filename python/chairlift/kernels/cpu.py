@@ -204,6 +204,11 @@ def causal_conv(
     _core.causal_conv(x, weight, state, *rows, out, bias=bias, gates=gates, has_silu=has_silu)
 
 
+def copy_states(state: Tensor, moves: Tensor) -> None:
+    """Copy rows of `state` `[rows, ...]`, int32 `moves` `[., 2]`: target and source of each."""
+    _core.copy_states(state, moves)
+
+
 def gated_delta(
     qkv: Tensor,
     gate: Tensor,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from chairlift.attention.backend import zeroed
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.kernels import Kernels, LinearLayer
+from chairlift.kernels import Kernels, LinearLayer, cpu
 from chairlift.kernels.interface import DeltaRules, ScanRules
 from chairlift.model.buffers import Buffers
 from chairlift.model.recurrence import GatedDelta, Mamba2, Recurrent, ShortConv
@@ -54,17 +54,23 @@ def plan_snapshots(settings: "EngineConfig", spec: ModelSpec, kv_cache_bytes: in
 
 
 def copy_states(states: States, moves: Tensor) -> None:
-    """Copy the states of all layers; int64 `[., 2]`: target and source, all read before a write."""
-    targets, sources = moves.unbind(1)
+    """Copy the states of all layers.
+
+    Args:
+        states: Of all rows.
+        moves: int32 `[., 2]`: targets and sources. No row is the target of two, or both.
+    """
+    if len(moves) == 0:
+        return
     for layer in states:
         for state in layer:
-            state.index_copy_(0, targets, state.index_select(0, sources))
+            cpu.copy_states(state, moves)
 
 
 def allocate_states(spec: ModelSpec, num_rows: int) -> States:
     """Allocate the states of so many rows; the system provides a page when it is first written."""
     return tuple(
-        tuple(torch.from_numpy(np.zeros((num_rows, *shape), np.float32)) for shape in shapes)
+        tuple(zeroed(num_rows, *shape, 4).view(torch.float32).squeeze(-1) for shape in shapes)
         for shapes in _state_shapes(spec)
     )
 

@@ -9,6 +9,7 @@
 //! the recurrence, in a prompt as in a decode: the bits of a state are a function of the tokens alone, not of chunks.
 
 pub mod conv;
+pub mod copies;
 pub mod delta;
 pub mod scan;
 

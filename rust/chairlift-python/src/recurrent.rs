@@ -7,7 +7,7 @@ use crate::{
 use chairlift_kernels::{
     bf16,
     recurrent::{
-        Sequences, conv,
+        Sequences, conv, copies,
         delta::{self, Delta, Heads, VALUE_STEP},
         scan::{self, HEAD_STEP, Scan, ScanSizes},
     },
@@ -21,6 +21,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("MAX_CONV_TAPS", conv::MAX_TAPS)?;
     module.add("DELTA_VALUE_STEP", VALUE_STEP)?;
     module.add_function(wrap_pyfunction!(causal_conv, module)?)?;
+    module.add_function(wrap_pyfunction!(copy_states, module)?)?;
     module.add("SCAN_HEAD_STEP", HEAD_STEP)?;
     module.add_function(wrap_pyfunction!(gated_delta, module)?)?;
     module.add_function(wrap_pyfunction!(selective_scan, module)?)
@@ -362,4 +363,35 @@ fn selective_scan(
         out,
     };
     call(py, scan)
+}
+
+struct Copies {
+    state: TensorMut,
+    moves: Tensor,
+}
+
+impl Call for Copies {
+    fn work(&self) -> usize {
+        let row: usize = self.state.shape().iter().skip(1).product();
+        row.saturating_mul(numel(&self.moves) / 2)
+    }
+
+    fn tensors(&self) -> Vec<Argument<'_>> {
+        vec![("state", &*self.state), ("moves", &self.moves)]
+    }
+
+    fn run(&self) -> PyResult<()> {
+        let [_, _] = self.moves.dims("moves")?;
+        let row_len = self.state.shape().iter().skip(1).product();
+        let mut borrows = Borrows::default();
+        let state = borrows.slice_mut::<f32>("state", &self.state)?;
+        let moves = borrows.slice::<i32>("moves", &self.moves)?;
+        Ok(copies::copy_states(state, row_len, moves)?)
+    }
+}
+
+/// Copies rows of `state` `[rows, ...]`: `moves` int32 `[., 2]` has the target and the source of each.
+#[pyfunction]
+fn copy_states(py: Python<'_>, state: TensorMut, moves: Tensor) -> PyResult<()> {
+    call(py, Copies { state, moves })
 }

@@ -44,6 +44,23 @@ impl<'a, T> Disjoint<'a, T> {
         // SAFETY: in bounds of a slice that lives for 'a; the caller keeps the elements apart.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
+
+    /// The elements of a range, to read.
+    ///
+    /// # Safety
+    /// While the result lives, no result of [`Disjoint::take`] holds any of its elements.
+    ///
+    /// # Panics
+    /// If the range is out of bounds.
+    #[inline(always)]
+    pub unsafe fn share(&self, range: Range<usize>) -> &'a [T] {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "range in bounds"
+        );
+        // SAFETY: in bounds of a slice that lives for 'a; the caller lets none of it be written.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
 }
 
 #[cfg(test)]
