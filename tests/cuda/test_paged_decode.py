@@ -98,8 +98,10 @@ def test_soft_cap_and_sinks(run: Launch, kv_dtype: torch.dtype) -> None:
     assert batch.error(decode(run, batch)) < 1
 
 
-@pytest.mark.parametrize(("split_len", "kv_dtype"), [(256, torch.bfloat16), (512, F8)])
-def test_longer_splits(run: Launch, split_len: int, kv_dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("split_len", "kv_dtype"), [(64, torch.bfloat16), (256, torch.bfloat16), (512, F8)]
+)
+def test_any_number_of_splits(run: Launch, split_len: int, kv_dtype: torch.dtype) -> None:
     batch = PagedBatch([1040, 512, 513], [1, 1, 1], (2, 1), 128, torch.bfloat16, kv_dtype)
     assert batch.error(decode(run, batch, split_len=split_len)) < 1
 

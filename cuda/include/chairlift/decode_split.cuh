@@ -145,6 +145,9 @@ __device__ __forceinline__ bool is_last_split(const SplitOutput<T>& output, cons
   return *flag;
 }
 
+// Partial results that a thread has on their way to it at a time: a row of 64 k tokens has 128.
+constexpr int kSplitsAtOnce = 8;
+
 // Merges the partial results of all splits, left to right, and writes the output.
 template <int kHeadDim, typename T>
 __device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, const Split& split,
@@ -153,12 +156,19 @@ __device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, con
   for (int i = threadIdx.x; i < packed.num_rows() * (kHeadDim / 4); i += blockDim.x) {
     const int row = i / (kHeadDim / 4), column = i % (kHeadDim / 4) * 4;
     auto state = SoftmaxState<4>::empty();
-#pragma unroll 4
-    for (int s = 0; s < split.num_splits; ++s) {
-      const float* partial = output.template partial<kHeadDim>(split.work - split.index + s, row);
-      const float4 o = __ldcg(reinterpret_cast<const float4*>(partial + column));
-      const float2 md = __ldcg(reinterpret_cast<const float2*>(partial + kHeadDim));
-      state.merge({md.x, md.y, {o.x, o.y, o.z, o.w}});
+    for (int first = 0; first < split.num_splits; first += kSplitsAtOnce) {
+      SoftmaxState<4> partials[kSplitsAtOnce];
+#pragma unroll
+      for (int j = 0; j < kSplitsAtOnce; ++j) {
+        partials[j] = SoftmaxState<4>::empty();
+        if (first + j >= split.num_splits) continue;
+        const int item = split.work - split.index + first + j;
+        const float* partial = output.template partial<kHeadDim>(item, row);
+        const float4 o = __ldcg(reinterpret_cast<const float4*>(partial + column));
+        const float2 md = __ldcg(reinterpret_cast<const float2*>(partial + kHeadDim));
+        partials[j] = {md.x, md.y, {o.x, o.y, o.z, o.w}};
+      }
+      state.merge(partials);
     }
     output.template write<kHeadDim>(state, row, column, packed);
   }

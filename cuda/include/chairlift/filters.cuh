@@ -121,6 +121,7 @@ struct ByDistance {
 struct WeightOfLogit {
   Weights weights;
 
+  static constexpr bool is_count = false;
   __device__ __forceinline__ Fixed of(Key key) const { return weights.fixed(logit_of(key << 32)); }
 };
 

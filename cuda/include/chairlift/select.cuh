@@ -54,8 +54,8 @@ struct Measure {
   bool is_count;
   Weights weights;
 
+  // Of a weight; a count needs no sum beside it.
   __device__ __forceinline__ Fixed of(Key key) const {
-    if (is_count) return 1;
     return key <= weights.last ? weights.fixed(logit_of(key)) : 0;
   }
 };
@@ -66,7 +66,10 @@ struct SampleMemory {
   unsigned long long chosen[2];
   unsigned num_candidates;
   unsigned counts[256];
-  Fixed sums[256];
+  union {
+    Fixed sums[256];
+    uint2 sum_words[256];  // the same: low, high
+  };
   Key candidates[kMaxCandidates];
 };
 
@@ -174,15 +177,25 @@ struct SampleRow {
   }
 };
 
+// Adds to a sum in shared memory. Two additions of 32 bits, each one instruction: one of 64 bits
+// would be a loop that compares and swaps, in which the threads of a warp wait for one another.
+__device__ __forceinline__ void add_fixed(uint2& sum, Fixed value) {
+  const unsigned low = static_cast<unsigned>(value);
+  const bool carries = atomicAdd(&sum.x, low) + low < low;
+  const unsigned high = static_cast<unsigned>(value >> 32) + (carries ? 1u : 0u);
+  if (high != 0) atomicAdd(&sum.y, high);
+}
+
 // Finds, of 256 bins, the one in which the running sum reaches `target`, or the last one that is
 // not empty if none does. By one warp; `chosen` becomes the bin and the sum before it.
-__device__ __forceinline__ void find_bin(SampleMemory& memory, Fixed target) {
+__device__ __forceinline__ void find_bin(SampleMemory& memory, Fixed target, bool is_count) {
   constexpr int kOwn = 256 / 32;
+  const auto sum_of = [&](int bin) { return is_count ? memory.counts[bin] : memory.sums[bin]; };
   const int lane = threadIdx.x, first = lane * kOwn;
   Fixed mine = 0;
   bool is_filled = false;
   for (int i = 0; i < kOwn; ++i) {
-    mine += memory.sums[first + i];
+    mine += sum_of(first + i);
     is_filled |= memory.counts[first + i] > 0;
   }
   Fixed before = sum_of_lanes_before(mine);
@@ -193,7 +206,7 @@ __device__ __forceinline__ void find_bin(SampleMemory& memory, Fixed target) {
   Fixed before_last = before;
   for (int i = 0; i < kOwn; ++i) {
     if (memory.counts[first + i] > 0) last = first + i, before_last = before;
-    before += memory.sums[first + i];
+    before += sum_of(first + i);
     if (before >= target) break;
   }
   memory.chosen[0] = last;
@@ -223,10 +236,10 @@ __device__ Key select(const Row& row, SampleMemory& memory, Key from, Key to, Fi
       if (!is_in_play(key)) return;
       const int bin = static_cast<int>(key >> shift & 255);
       atomicAdd(&memory.counts[bin], 1u);
-      atomicAdd(&memory.sums[bin], measure.of(key));
+      if (!measure.is_count) add_fixed(memory.sum_words[bin], measure.of(key));
     });
     __syncthreads();
-    if (threadIdx.x < 32) find_bin(memory, target);
+    if (threadIdx.x < 32) find_bin(memory, target, measure.is_count);
     __syncthreads();
     const Key bin = memory.chosen[0];
     target -= memory.chosen[1];

@@ -45,6 +45,27 @@ struct SoftmaxState {
     for (int i = 0; i < kWidth; ++i) o[i] = o[i] * scale + other.o[i] * scale_other;
   }
 
+  // Adds all the keys of several states, in order; their weights do not wait for one another.
+  template <int kCount>
+  __device__ __forceinline__ void merge(const SoftmaxState (&others)[kCount]) {
+    float m_new = m;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) m_new = fmaxf(m_new, others[j].m);
+    const float base = m_new == minus_infinity() ? 0.0f : m_new;  // -inf - -inf would be NaN
+    const float scale = exp2_approximate(m - base);
+    m = m_new;
+    d *= scale;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) o[i] *= scale;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float weight = exp2_approximate(others[j].m - base);
+      d += others[j].d * weight;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) o[i] += others[j].o[i] * weight;
+    }
+  }
+
   // Turns o into the weighted mean of the values; zero if there was no key.
   __device__ __forceinline__ void normalize() {
     const float inverse = d == 0.0f ? 0.0f : 1.0f / d;

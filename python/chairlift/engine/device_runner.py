@@ -342,8 +342,9 @@ def _pad(host: Inputs, rest: slice) -> None:
     host.top_p[rest] = 1
 
 
-_MANY_TILES = 256
-"""About two for each processor of a large GPU."""
+_MANY_TILES = 1024
+"""Four waves of two tiles for each processor of a large GPU: a last wave that is not full then costs
+little."""
 
 
 def padded_sizes(max_num_seqs: int) -> list[int]:
