@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
                  const int* query_start_loc,  // [num_seqs + 1]
                  const int* seq_lens,         // [num_seqs]; the queries are the last tokens
                  const int* work,             // [num_work, 4]: sequence (index into rows), KV head,
-                                   // first token (a multiple of split_len), index among the splits
+                                              // first token, index among the splits
                                    // that the sequence sees; those of a KV head are consecutive
                  const int* num_work,     // on the device, so that a graph's grid is constant
                  float* workspace,        // [num_work, workspace_rows, kHeadDim + 4]
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
                  long long out_stride,    // elements from token to token
                  long long query_stride, int num_heads, int num_kv_heads, int num_blocks,
                  int max_blocks_per_row,
-                 int split_len,       // 128, 256 or 512
+                 int split_len,       // of long rows: 128, 256 or 512
                  int window,          // a token sees itself and the window - 1 before it; 0: all
                  int workspace_rows,  // at least the rows of any sequence
                  float scale, float softcap) {

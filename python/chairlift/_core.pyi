@@ -921,7 +921,7 @@ def attention_work(
         tiles: Out, entries of 3: row, KV head, first packed row.
         num_kv_heads: Of the layer.
         group: Query heads of a KV head; a query is as many packed rows.
-        split_len: Tokens of a split.
+        split_len: Tokens of a split of a long row; a row of at most 16 shorter splits has those.
         decode_rows: A row goes to decode if it has at most so many packed rows.
         tile_rows: Packed rows of a tile.
         window: A token sees itself and the `window - 1` before it; 0 sees all.

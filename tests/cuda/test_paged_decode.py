@@ -16,10 +16,12 @@ def work_list(batch: PagedBatch, split_len: int) -> list[list[int]]:
     work = []
     for index, (length, count) in enumerate(zip(batch.seq_lens, batch.num_queries, strict=True)):
         oldest = max(0, length - count - batch.window + 1) if batch.window else 0
-        first = oldest // split_len
-        splits = range(first, (length - 1) // split_len + 1) if length else range(0)
+        own = min(128, split_len)
+        while own < split_len and length > 16 * own:
+            own *= 2
+        splits = range(oldest // own, (length - 1) // own + 1) if length else range(0)
         for head in range(batch.num_kv_heads):
-            work += [[index, head, split * split_len, split - first] for split in splits]
+            work += [[index, head, split * own, split - splits[0]] for split in splits]
     return work
 
 
@@ -99,10 +101,13 @@ def test_soft_cap_and_sinks(run: Launch, kv_dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split_len", "kv_dtype"), [(64, torch.bfloat16), (256, torch.bfloat16), (512, F8)]
+    ("length", "split_len", "kv_dtype"),
+    [(1040, 64, torch.bfloat16), (2050, 256, torch.bfloat16), (4098, 512, F8)],
 )
-def test_any_number_of_splits(run: Launch, split_len: int, kv_dtype: torch.dtype) -> None:
-    batch = PagedBatch([1040, 512, 513], [1, 1, 1], (2, 1), 128, torch.bfloat16, kv_dtype)
+def test_any_number_of_splits(
+    run: Launch, length: int, split_len: int, kv_dtype: torch.dtype
+) -> None:
+    batch = PagedBatch([length, 512, 513], [1, 1, 1], (2, 1), 128, torch.bfloat16, kv_dtype)
     assert batch.error(decode(run, batch, split_len=split_len)) < 1
 
 

@@ -25,6 +25,9 @@ struct DecodeShape {
   static constexpr int kSharedBytes = kRingBytes + kQueryBytes + kStateBytes + 16;
 };
 
+constexpr int kLeastSplit = 128;
+constexpr int kManySplits = 16;  // where a row would have more, they become longer
+
 // The step as the host describes it.
 struct DecodeBatch {
   const int* block_table;
@@ -34,16 +37,23 @@ struct DecodeBatch {
   const int* work;
   int num_work;
   int max_blocks_per_row;
-  int split_len;
+  int split_len;  // of long rows
   int window;
   int group;
 
+  // Tokens of a split of a row: those of short rows are short, so that there is work for every
+  // processor. A function of its length alone; the host cuts the work as this does (`Cut`).
+  __device__ __forceinline__ int split_len_of(int seq_len) const {
+    int own = min(kLeastSplit, split_len);
+    while (own < split_len && seq_len > kManySplits * own) own = min(2 * own, split_len);
+    return own;
+  }
   __device__ __forceinline__ int block_of(int sequence, int block) const {
     return block_table[static_cast<long long>(rows[sequence]) * max_blocks_per_row + block];
   }
 };
 
-// One item of the work list: the tokens oldest .. end - 1 of begin .. begin + split_len - 1.
+// One item of the work list: the tokens oldest .. end - 1 of a split of its row.
 struct Split {
   int sequence;
   int kv_head;
@@ -63,9 +73,10 @@ struct Split {
     index = entry.w;
     const PackedQueries packed(batch.query_start_loc, batch.seq_lens, sequence, kv_head,
                                batch.group, batch.window);
-    end = min(begin + batch.split_len, packed.seq_len);
+    const int split_len = batch.split_len_of(packed.seq_len);
+    end = min(begin + split_len, packed.seq_len);
     oldest = max(begin, packed.oldest(0));
-    num_splits = (packed.seq_len - 1) / batch.split_len - packed.oldest(0) / batch.split_len + 1;
+    num_splits = (packed.seq_len - 1) / split_len - packed.oldest(0) / split_len + 1;
   }
 };
 

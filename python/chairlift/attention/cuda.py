@@ -19,7 +19,8 @@ class WorkLimits(NamedTuple):
     """Sizes of what the attention of the largest step needs."""
 
     split_len: int
-    """Tokens of a split; a shorter one is more to merge, a longer one is less to share out."""
+    """Tokens of a split of a long row: a shorter one is more to merge, a longer one less to share
+    out."""
     max_splits: int
     """Room for splits; a row that does not fit is computed in tiles."""
     max_tiles: int
@@ -46,17 +47,20 @@ class WorkLimits(NamedTuple):
             num_kv_heads: Of a layer.
             queries_per_kv_head: Of a layer.
         """
-        split_len = 256 if max_context_len <= _LONG_CONTEXT else 512
-        most = max_num_seqs * -(-max_context_len // split_len)
-        likely = num_pool_tokens // split_len + 2 * max_num_seqs
+        of_long_row = max(_MANY_SPLITS, -(-max_context_len // _SPLIT_LEN))
+        most = max_num_seqs * min(-(-max_context_len // _LEAST_SPLIT), of_long_row)
+        likely = num_pool_tokens // _LEAST_SPLIT + 2 * max_num_seqs
         tiles = -(-max_num_batched_tokens * queries_per_kv_head // min(TILE_ROWS)) + max_num_seqs
-        return cls(split_len, num_kv_heads * min(most, likely), num_kv_heads * tiles)
+        return cls(_SPLIT_LEN, num_kv_heads * min(most, likely), num_kv_heads * tiles)
 
 
 TILE_ROWS = (64, 128)
 """Packed rows of a prefill tile: the larger reads less, the smaller can be shared out earlier."""
 
-_LONG_CONTEXT = 16_384
+_SPLIT_LEN = 512
+_LEAST_SPLIT = 128
+"""Of a row that has at most `_MANY_SPLITS` such splits: longer ones double them up to the first."""
+_MANY_SPLITS = 16
 
 
 class CudaBackend(AttentionBackend):

@@ -343,8 +343,8 @@ def _pad(host: Inputs, rest: slice) -> None:
 
 
 _MANY_TILES = 1024
-"""Four waves of two tiles for each processor of a large GPU: a last wave that is not full then costs
-little."""
+"""Four waves of two for each processor of a large GPU: a last wave that is not full costs little
+then."""
 
 
 def padded_sizes(max_num_seqs: int) -> list[int]:

@@ -145,7 +145,7 @@ def paged_decode(
         num_work: int32 `[1]`: how many of `work` there are.
         workspace: float32 `[., workspace_rows, head_dim + 4]`: partial results.
         counters: int32, at least `R * num_kv_heads`: zero before and after.
-        split_len: Tokens of a split.
+        split_len: Tokens of a split of a long row.
         window: 0 sees all.
         scale: Factor of the scores.
         soft_cap: 0 is none.

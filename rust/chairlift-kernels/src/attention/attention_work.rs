@@ -3,7 +3,7 @@
 //! ```text
 //! a row with few queries: whole splits of its tokens, at absolute positions, for each KV head
 //!
-//!   token      0        split_len   2 split_len   seq_len
+//!   token      0            s           2 s       seq_len    s is 128 at first, then what gives 16 splits, at most split_len
 //!              |  split 0   |  split 1   | split 2 |           -> decode:  (row, head, first token, split)
 //!
 //! a row with many: tiles of its queries; `group` query heads share a KV head, so a query is `group` packed rows
@@ -21,6 +21,10 @@ use thiserror::Error;
 
 /// Integers of a piece of decode work: batch index, KV head, first token of the split, index of the split in its row.
 pub const WORK_WIDTH: usize = 4;
+/// Tokens of the shortest splits.
+const LEAST_SPLIT: usize = 128;
+/// Where a row would have more splits than this, they become longer.
+const MANY_SPLITS: usize = 16;
 /// Integers of a tile: batch index, KV head, first packed row.
 pub const TILE_WIDTH: usize = 3;
 
@@ -30,7 +34,7 @@ pub struct Cut {
     pub num_kv_heads: usize,
     /// Query heads of a KV head.
     pub group: usize,
-    /// Tokens of a split.
+    /// Tokens of a split of a long row.
     pub split_len: usize,
     /// A row goes to decode if it has at most so many packed rows.
     pub decode_rows: usize,
@@ -87,10 +91,10 @@ impl Cut {
                 continue;
             }
             num_work += count;
-            let first = self.first_split(span);
+            let (first, split_len) = (self.first_split(span), self.own_split_len(span));
             for head in 0..self.num_kv_heads {
                 for (split, entry) in (0..self.num_splits(span)).zip(rest.by_ref()) {
-                    let token = (first + split) * self.split_len;
+                    let token = (first + split) * split_len;
                     entry.copy_from_slice(&[span.index, head as i32, token as i32, split as i32]);
                 }
             }
@@ -120,9 +124,19 @@ impl Cut {
         Ok(())
     }
 
+    /// Tokens of a split of a row: a function of its length alone. Short rows have short splits, so that there is work
+    /// for all processors of a GPU; `DecodeBatch` of `decode_split.cuh` computes the same.
+    fn own_split_len(&self, span: Span) -> usize {
+        let mut own = LEAST_SPLIT.min(self.split_len);
+        while own < self.split_len && span.seq_len > MANY_SPLITS * own {
+            own = (2 * own).min(self.split_len);
+        }
+        own
+    }
+
     /// The split with the oldest token that the row's first query sees.
     fn first_split(&self, span: Span) -> usize {
-        self.oldest(span, 0) / self.split_len
+        self.oldest(span, 0) / self.own_split_len(span)
     }
 
     /// 0 for a row without queries: the padding of a batch.
@@ -130,7 +144,7 @@ impl Cut {
         if span.num_queries == 0 {
             return 0;
         }
-        span.seq_len.div_ceil(self.split_len) - self.first_split(span)
+        span.seq_len.div_ceil(self.own_split_len(span)) - self.first_split(span)
     }
 
     /// The oldest token that a query of the row sees.

@@ -102,13 +102,14 @@ fn step() -> impl Strategy<Value = (Cut, Vec<(usize, usize)>, usize)> {
         |(num_kv_heads, group, long, window)| Cut {
             num_kv_heads,
             group,
-            split_len: [128, 256][long],
+            split_len: [128, 512][long],
             tile_rows: [64, 128][long],
             window,
             ..CUT
         },
     );
-    let row = (0..40_usize, 0..700_usize).prop_map(|(queries, before)| (queries, queries + before));
+    let row = (0..40_usize, prop_oneof![0..700_usize, 2000..9000_usize])
+        .prop_map(|(queries, before)| (queries, queries + before));
     (how, prop::collection::vec(row, 0..6), 0..60_usize)
 }
 
@@ -134,9 +135,10 @@ proptest! {
                 prop_assert_eq!(mine.len(), expected, "a row is cut one way");
                 if let (Some(first), Some(last)) = (splits.first(), splits.last()) {
                     let seen = if how.window == 0 { 0 } else { (seq_len - queries + 1).saturating_sub(how.window) };
-                    prop_assert_eq!(first.0 as usize, seen / how.split_len * how.split_len);
-                    prop_assert!((last.0 as usize) < seq_len && last.0 as usize + how.split_len >= seq_len);
-                    prop_assert!(splits.windows(2).all(|pair| pair[1].0 == pair[0].0 + how.split_len as i32));
+                    let own = if how.split_len == 128 || seq_len <= 2048 { 128 } else if seq_len <= 4096 { 256 } else { 512 };
+                    prop_assert_eq!(first.0 as usize, seen / own * own);
+                    prop_assert!((last.0 as usize) < seq_len && last.0 as usize + own >= seq_len);
+                    prop_assert!(splits.windows(2).all(|pair| pair[1].0 == pair[0].0 + own as i32));
                     prop_assert!(queries * how.group <= how.decode_rows);
                 }
             }
