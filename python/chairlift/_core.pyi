@@ -1164,6 +1164,7 @@ def gated_delta(
     norm_weight: Tensor,
     eps: float,
     most_share: float,
+    in_turn: bool,
     state: Tensor,
     rows: Tensor,
     starts: Tensor,
@@ -1172,6 +1173,7 @@ def gated_delta(
 ) -> None:
     """Computes the gated delta rule of each head along the tokens of its row.
 
+    Value head n has key head `n % num_key_heads` if `in_turn`; else neighbours share one.
     `state` float32 `[states, num_value_heads, key_dim, value_dim]` moves on, as of `causal_conv`.
     """
 

@@ -44,7 +44,9 @@ def conv_twin(x, weight, bias):
 def delta_twin(qkv, gate, b_a, rules):
     """Compute the gated delta rule of one row, token by token."""
     query, key, value = qkv.float().split([KEY_HEADS * KEY, KEY_HEADS * KEY, HEADS * VALUE], 1)
-    query, key = (part.view(-1, KEY_HEADS, KEY).repeat_interleave(2, 1) for part in (query, key))
+    order = torch.arange(HEADS)
+    order = order % KEY_HEADS if rules.in_turn else order // (HEADS // KEY_HEADS)
+    query, key = (part.view(-1, KEY_HEADS, KEY)[:, order] for part in (query, key))
     query, key = (
         part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (query, key)
     )
@@ -81,15 +83,15 @@ def test_a_convolution_equals_its_twin(dtype):
 
 
 @every_dtype
-@pytest.mark.parametrize("most_share", [1.0, 2.0])
-def test_the_delta_rule_equals_its_twin(dtype, most_share):
+@pytest.mark.parametrize(("most_share", "in_turn"), [(1.0, False), (2.0, True)])
+def test_the_delta_rule_equals_its_twin(dtype, most_share, in_turn):
     num_tokens = sum(LENGTHS.values())
     qkv, gate, b_a = (
         random(num_tokens, width, seed=width).to(dtype)
         for width in (CHANNELS, HEADS * VALUE, 2 * HEADS)
     )
     numbers = 0.1 * random(HEADS).exp(), random(HEADS, seed=1), random(VALUE, seed=2)
-    rules = DeltaRules(*numbers, EPS, most_share)
+    rules = DeltaRules(*numbers, EPS, most_share, in_turn)
     state = torch.full((4, HEADS, KEY, VALUE), torch.nan)
     out = torch.empty_like(gate)
     rows = batch(LENGTHS, list(LENGTHS.values()))
@@ -206,7 +208,7 @@ def test_wrong_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="value_dim: expected a multiple of 16, got 40"):
         _core.gated_delta(
             *(random(2, 2 * KEY + HEADS * 40), random(2, HEADS * 40), random(2, 2 * HEADS)),
-            *(one, one, torch.ones(40), EPS, 1.0, torch.zeros(4, HEADS, KEY, 40)),
+            *(one, one, torch.ones(40), EPS, 1.0, False, torch.zeros(4, HEADS, KEY, 40)),
             *(torch.tensor([0]).int(), torch.tensor([0, 2]).int(), torch.tensor([2]).int()),
             torch.empty(2, HEADS * 40),
         )

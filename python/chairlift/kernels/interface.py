@@ -121,6 +121,8 @@ class DeltaRules(NamedTuple):
     """Of that norm."""
     most_share: float = 1.0
     """The largest share of a correction that is made."""
+    in_turn: bool = False
+    """Value head n has key head `n % num_key_heads`; else neighbours have the same one."""
 
 
 class ScanRules(NamedTuple):

@@ -54,6 +54,8 @@ class GatedDelta:
     """Of the norm of each head's output."""
     most_share: float = 1.0
     """The largest share of a correction: with 2 the state may also turn."""
+    in_turn: bool = False
+    """Value head n has key head `n % num_key_heads`; else neighbours have the same one."""
 
     @property
     def key_size(self) -> int:

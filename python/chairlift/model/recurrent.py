@@ -170,7 +170,7 @@ class RecurrentMixer:
         assert weights.dt_bias is not None, "of this kind of layer"
         assert weights.norm is not None, "of this kind of layer"
         numbers = weights.rate, weights.dt_bias, weights.norm
-        rules = DeltaRules(*numbers, spec.norm_eps, spec.most_share)
+        rules = DeltaRules(*numbers, spec.norm_eps, spec.most_share, spec.in_turn)
         out = self.mixed(buffers)
         self._kernels.gated_delta(convolved, gate, b_a, rules, states[1], batch, out)
 

@@ -166,6 +166,7 @@ struct GatedDelta {
     norm_weight: Tensor,
     eps: f32,
     most_share: f32,
+    in_turn: bool,
     state: TensorMut,
     batch: Batch,
     out: TensorMut,
@@ -183,6 +184,7 @@ impl GatedDelta {
             num_value_heads,
             key_dim,
             value_dim,
+            in_turn: self.in_turn,
         })
     }
 }
@@ -250,6 +252,7 @@ fn gated_delta(
     norm_weight: Tensor,
     eps: f32,
     most_share: f32,
+    in_turn: bool,
     state: TensorMut,
     rows: Tensor,
     starts: Tensor,
@@ -265,6 +268,7 @@ fn gated_delta(
         norm_weight,
         eps,
         most_share,
+        in_turn,
         state,
         batch: Batch { rows, starts, lens },
         out,

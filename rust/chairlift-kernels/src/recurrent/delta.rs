@@ -36,7 +36,7 @@ const TOKENS: usize = 16;
 /// Added to the square of the length of a key or query.
 const LENGTH_EPS: f32 = 1e-6;
 
-/// Sizes of the heads. A key head serves `num_value_heads / num_key_heads` value heads in a row.
+/// Sizes of the heads. A key head serves `num_value_heads / num_key_heads` value heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     pub num_key_heads: usize,
@@ -45,6 +45,8 @@ pub struct Heads {
     pub key_dim: usize,
     /// Numbers of a value.
     pub value_dim: usize,
+    /// Value head n has key head `n % num_key_heads`; else neighbours have the same one.
+    pub in_turn: bool,
 }
 
 impl Heads {
@@ -75,6 +77,16 @@ impl Heads {
     /// Numbers of all values of a token.
     fn values(self) -> usize {
         self.num_value_heads * self.value_dim
+    }
+
+    /// The key head of a value head.
+    #[inline(always)]
+    fn key_head(self, head: usize) -> usize {
+        if self.in_turn {
+            head % self.num_key_heads
+        } else {
+            head / (self.num_value_heads / self.num_key_heads)
+        }
     }
 
     /// Numbers of the state of a head.
@@ -248,7 +260,7 @@ impl<T: Element> Part<'_, T> {
             ..
         } = self.delta;
         let (key_dim, value_dim) = (heads.key_dim, heads.value_dim);
-        let key_head = head / (heads.num_value_heads / heads.num_key_heads);
+        let key_head = heads.key_head(head);
         let root = (key_dim as f32).sqrt();
         for (index, token) in some.enumerate() {
             let numbers = qkv.row(token);
