@@ -18,6 +18,11 @@ TEXT_MODELS = {
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
 }
 """Architectures with other parts, which are ignored: `test_text_models.py` compares them."""
+SHARED_KINDS = {
+    "MistralForCausalLM": "llama",
+    "MixtralForCausalLM": "llama",
+    "BambaForCausalLM": "granitehybrid",
+}
 HEADER = """\
 | `architectures` | compared with `transformers` as | adapters | GGUF | GPU |
 | --- | --- | --- | --- | --- |
@@ -41,9 +46,12 @@ def architecture(name):
 
 def table(spec_of):
     """Return a row for each architecture."""
-    in_gguf = {family: kind for kind, family in ARCHITECTURES.items()}
-    # The metadata of a Mistral says llama, and its window tells them apart.
-    in_gguf["MistralForCausalLM"] = in_gguf["MixtralForCausalLM"] = "llama"
+    in_gguf = {family: [] for family in OURS}
+    for kind, family in ARCHITECTURES.items():
+        in_gguf[family].append(f"`{kind}`")
+    # Their metadata have the name of another family, and what they hold tells them apart.
+    for family, kind in SHARED_KINDS.items():
+        in_gguf[family].append(f"`{kind}`")
     rows = []
     for family in OURS:
         text_model = TEXT_MODELS.get(family, family)
@@ -58,6 +66,6 @@ def table(spec_of):
         adapters = "all but experts" if has_experts else "all"
         if any(spec.has_state for spec in specs):
             adapters = "no"
-        gguf = f"`{in_gguf[family]}`" if family in in_gguf else "no"
+        gguf = ", ".join(in_gguf[text_model]) or "no"
         rows.append(f"| `{family}` | {variants} | {adapters} | {gguf} | {where} |\n")
     return HEADER + "".join(rows)

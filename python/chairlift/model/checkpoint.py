@@ -11,7 +11,8 @@ from chairlift import _core
 from chairlift.errors import ModelError
 from chairlift.model.fields import either, one_line, read_json
 from chairlift.model.folder import is_gguf
-from chairlift.model.gguf.config import DIVISORS, open_gguf
+from chairlift.model.gguf.layout import open_gguf
+from chairlift.model.gguf.metadata import DIVISORS
 from chairlift.model.names import CheckpointNames
 from chairlift.model.quantized.groups import GroupedTensor
 from chairlift.model.quantized.scheme import Scheme

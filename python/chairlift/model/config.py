@@ -21,7 +21,8 @@ from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.families import FAMILIES, Family
 from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
-from chairlift.model.gguf.config import NAMES, NAMES_OF, read_config, read_divisors
+from chairlift.model.gguf.config import other_layers, read_config, read_divisors
+from chairlift.model.gguf.names import NAMES, NAMES_OF
 from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.layer_parts import Attention
 from chairlift.model.names import CheckpointNames
@@ -152,19 +153,27 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
         spec = _with_scaling(spec, DividedScaling(divisors))
     tensors = with_experts_apart(header.tensors)
     stored = {name: tensor.dtype for name, tensor in tensors.items()}
-    in_blocks = {name: kind for name, kind in stored.items() if kind not in DTYPES}
+    names = NAMES_OF.get(architecture, NAMES)
+    # What decides which experts are used, and how fast states decay, is widened.
+    exact = tuple(f".{name}.weight" for name in (names.router, *names.b_a))
+    in_blocks = {
+        name: kind
+        for name, kind in stored.items()
+        if kind not in DTYPES and not name.endswith(exact)
+    }
     embedding = stored.get(f"{NAMES.embedding}.weight")
     auto = torch.float32 if embedding == "F32" and not in_blocks else torch.bfloat16
     chosen = {**_DTYPES, "auto": auto, "float16": torch.float16}[dtype.value]
     return ModelConfig(
         architecture=architecture,
         spec=spec,
-        names=NAMES_OF.get(architecture, NAMES),
+        names=names,
         dtype=chosen,
         max_model_len=fields.integer("max_position_embeddings"),
         eos_token_ids=fields.token_ids("eos_token_id"),
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
         block_types=in_blocks if dtype is Dtype.AUTO else {},
+        ignored=other_layers(fields),
     )
 
 

@@ -21,6 +21,8 @@ class RecurrentTensors(NamedTuple):
     perhaps `conv_bias`, and of the gated delta rule `rate`, `dt_bias` and `norm`."""
     b_a: LinearTensors | None = None
     """Never quantized: its errors would grow from token to token."""
+    rates_are_negative: bool = False
+    """As in `CheckpointNames`."""
 
     def parts(self) -> Iterator[NormTensor | LinearTensors]:
         """Yield each part but single numbers."""
@@ -104,21 +106,22 @@ def recurrent_tensors(
         "conv_weight": _conv_weights(
             at, names, (mixer.key_size, mixer.key_size, values), mixer.num_taps
         ),
-        "rate": {f"{delta}A_log": (num_heads,)},
-        "dt_bias": {f"{delta}dt_bias": (num_heads,)},
+        "rate": {f"{delta}{names.rate}": (num_heads,)},
+        "dt_bias": {f"{delta}{names.step_bias}": (num_heads,)},
         "norm": {f"{delta}{names.state_norm}.weight": (mixer.value_dim,)},
     }
     b_a = _heads_apart(at, names.b_a, mixer.num_key_heads, (ratio, ratio), hidden)
-    return RecurrentTensors(projection, linear(at, output, inputs=values), numbers, b_a)
+    out = linear(at, output, inputs=values)
+    return RecurrentTensors(projection, out, numbers, b_a, names.rates_are_negative)
 
 
 def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) -> RecurrentTensors:
     own, num_heads = at + names.delta, mixer.num_heads
     numbers: dict[str, dict[str, Shape]] = {
         "conv_weight": _conv_weights(at, names, (mixer.conv_size,), mixer.num_taps),
-        "rate": {f"{own}A_log": (num_heads,)},
-        "dt_bias": {f"{own}dt_bias": (num_heads,)},
-        "skip": {f"{own}D": (num_heads,)},
+        "rate": {f"{own}{names.rate}": (num_heads,)},
+        "dt_bias": {f"{own}{names.step_bias}": (num_heads,)},
+        "skip": {f"{own}{names.skip}": (num_heads,)},
     }
     if mixer.has_norm:
         numbers["norm"] = {f"{own}{names.state_norm}.weight": (mixer.inner_size,)}
@@ -129,6 +132,7 @@ def _mamba_tensors(mixer: Mamba2, hidden: int, names: CheckpointNames, at: str) 
         linear(at, projection, inputs=hidden, bias=mixer.bias),
         linear(at, (names.mixed, hidden), inputs=mixer.inner_size, bias=mixer.bias),
         numbers,
+        rates_are_negative=names.rates_are_negative,
     )
 
 

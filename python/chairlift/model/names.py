@@ -68,8 +68,8 @@ class CheckpointNames:
     """Its rows are a gate, then an up, and so on, instead of all gates, then all ups."""
     experts_transposed: bool = False
     """The tensors of all experts of a layer have inputs before outputs, and biases beside them."""
-    shared: str = "mlp.shared_experts"
-    """Before the names of gate, up and down of one that is shared, whose last parts stay."""
+    shared: str = "mlp.shared_experts.{}"
+    """Of one that is shared, with the last part of the name of gate, up or down in the braces."""
     shared_gate: str = "mlp.shared_expert_gate"
     projection: tuple[str, ...] = ()
     """Of a layer with a recurrent state: what maps its inputs."""
@@ -79,6 +79,12 @@ class CheckpointNames:
     """One with all channels, or those of queries, of keys and of values."""
     delta: str = ""
     """Before the names of the numbers of each head, and of their norm."""
+    rate: str = "A_log"
+    """Of the logarithms of the rates of decays."""
+    rates_are_negative: bool = False
+    """Rates are stored below 0 in the place of their logarithms."""
+    step_bias: str = "dt_bias"
+    skip: str = "D"
     state_norm: str = "norm"
     mixed: str = ""
     """What maps the result of such a layer to the stream."""

@@ -188,7 +188,7 @@ def _layer_tensors(layer: LayerSpec, hidden: int, names: CheckpointNames, at: st
         gate, up, to_hidden = names.gate, names.up, names.down
         if experts is not None:
             gate, up, to_hidden = (
-                f"{names.shared}.{name.rpartition('.')[2]}" for name in (gate, up, to_hidden)
+                names.shared.format(name.rpartition(".")[2]) for name in (gate, up, to_hidden)
             )
         inner = dense.intermediate_size
         gate_up = linear(

@@ -268,7 +268,8 @@ def _load_recurrent(
     numbers = {part: reader.numbers(*own) for part, own in tensors.numbers.items()}
     numbers["conv_weight"] = numbers["conv_weight"].squeeze(1).T.contiguous()
     if "rate" in numbers:
-        numbers["rate"] = numbers["rate"].exp()
+        rate = numbers["rate"]
+        numbers["rate"] = -rate if tensors.rates_are_negative else rate.exp()
     b_a = reader.optional_linear(tensors.b_a, None)
     return RecurrentWeights(project, output, b_a=b_a, **numbers)
 

@@ -97,6 +97,7 @@ def write_model(
     kind = KINDS.get(model.config.model_type, model.config.model_type)
     writer = GGUFWriter(path, kind, split_max_tensors=split)
     _add_metadata(writer, model.config)
+    add_tokenizer(writer, model.config)
     if extra is not None:
         extra(writer)
     random = np.random.default_rng(0)
@@ -108,19 +109,19 @@ def write_model(
         for name, part in _parts(names[theirs], parameter, kind):
             rows = permuted(part.numpy(), heads)
             is_number = rows.ndim == 1 or "ffn_gate_inp" in name or name.endswith("bias")
-            stored_type = "F32" if is_number else _type_of(name, chosen)
+            stored_type = "F32" if is_number else type_of(name, chosen)
             flat = np.ascontiguousarray(rows if is_number else rows.reshape(-1, rows.shape[-1]))
-            stored = _encoded(flat, stored_type, random)
+            stored = encoded(flat, stored_type, random)
             held = gguf.quants.dequantize(stored, GGMLQuantizationType[stored_type])
             part.copy_(torch.from_numpy(unpermuted(held, heads)).view(part.shape))
             values[name] = stored.reshape(*rows.shape[:-1], -1) if rows.ndim > 1 else stored
             if change is None:
-                _add(writer, name, values[name], stored_type)
+                add(writer, name, values[name], stored_type)
     if change is not None:
-        kinds = {name: _type_of(name, chosen) for name in values}
+        kinds = {name: type_of(name, chosen) for name in values}
         change(values)
         for name, stored in values.items():
-            _add(writer, name, stored, "F32" if stored.ndim == 1 else kinds[name])
+            add(writer, name, stored, "F32" if stored.ndim == 1 else kinds[name])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -181,11 +182,11 @@ def _num_heads(model: PreTrainedModel, name: str) -> int | None:
     return int(model.config.num_key_value_heads) if "k_proj" in name else None
 
 
-def _type_of(name: str, types: Mapping[str, str]) -> str:
+def type_of(name: str, types: Mapping[str, str]) -> str:
     return types.get(name.split(".")[-2], types["default"])
 
 
-def _encoded(rows: NDArray[np.float32], kind: str, random: np.random.Generator) -> NDArray:
+def encoded(rows: NDArray[np.float32], kind: str, random: np.random.Generator) -> NDArray:
     if kind not in SUPER_BLOCKS:
         return gguf.quants.quantize(rows, GGMLQuantizationType[kind])
     weights, size = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
@@ -197,23 +198,40 @@ def _encoded(rows: NDArray[np.float32], kind: str, random: np.random.Generator) 
     return blocks.reshape(len(rows), -1)
 
 
-def _add(writer: GGUFWriter, name: str, stored: NDArray, kind: str) -> None:
+def add(writer: GGUFWriter, name: str, stored: NDArray, kind: str) -> None:
     writer.add_tensor(name, stored, raw_dtype=GGMLQuantizationType[kind])
 
 
-def _add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+def add_sizes(writer: GGUFWriter, config: PreTrainedConfig) -> None:
+    """Write the sizes that every architecture has."""
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
+    if (head_dim := getattr(config, "head_dim", None)) is not None:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    for name in ("rms_norm_eps", "norm_eps"):
+        if (eps := getattr(config, name, None)) is not None:
+            writer.add_layer_norm_rms_eps(eps)
+    for name in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"):
+        if (eps := getattr(config, name, None)) is not None:
+            writer.add_layer_norm_eps(eps)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "rope_theta" in rope:
+        writer.add_rope_freq_base(rope["rope_theta"])
+    num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", 0)
+    if num_experts:
+        writer.add_expert_count(num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+
+
+def _add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
+    add_sizes(writer, config)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     if config.rope_parameters["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(config.rope_parameters["factor"])
@@ -223,15 +241,16 @@ def _add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
-    if (num_experts := getattr(config, "num_local_experts", None)) is not None:
-        writer.add_expert_count(num_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
     if config.model_type == "qwen3_moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type == "gpt_oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
     if config.model_type in {"gpt_oss", "mistral"}:
         writer.add_sliding_window(config.sliding_window)
+
+
+def add_tokenizer(writer: GGUFWriter, config: PreTrainedConfig) -> None:
+    """Write a small vocabulary."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([*(f"t{number}" for number in range(config.vocab_size - 3)), *PIECES])

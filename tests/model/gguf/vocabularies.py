@@ -25,6 +25,10 @@ LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SEED_CODER = QWEN2.replace(r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}\r\n]+")
 TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
@@ -61,15 +65,16 @@ GPT2 = BYTE_LEVEL, False, False
 SMOLLM = pre_tokenizers.Sequence([digits(), BYTE_LEVEL]), False, False
 SPLITTERS = {
     **dict.fromkeys(("gpt-2", "a.x-4.0", "mellum", "trillion", "granite-docling"), GPT2),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "minerva-7b"), SMOLLM),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "minerva-7b", "command-r"), SMOLLM),
     **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"),
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "falcon-h1", "lfm2"),
         (split(LLAMA3), True, True),
     ),
-    "smaug-bpe": (split(LLAMA3), False, False),
+    **dict.fromkeys(("smaug-bpe", "dbrx"), (split(LLAMA3), False, False)),
     **dict.fromkeys(
         ("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"), (split(QWEN2), False, False)
     ),
+    "qwen35": (split(QWEN35), False, False),
     "seed-coder": (split(SEED_CODER), False, False),
     "deepseek-coder": (DEEPSEEK_CODER, False, False),
     "gpt-4o": (split(O200K), False, False),

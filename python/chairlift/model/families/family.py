@@ -80,6 +80,14 @@ def rms_norm(fields: Fields, *, plus_one: bool = False) -> RmsNorm:
     return RmsNorm(fields.number("rms_norm_eps", default=1e-6), plus_one)
 
 
+def norms_less_one(fields: Fields) -> bool:
+    """Return whether weights of norms are stored less 1, as Gemma and Qwen 3.5 do in safetensors.
+
+    GGUF files have them whole, of which the reader of their metadata makes this field.
+    """
+    return not fields.flag("norms_are_whole")
+
+
 def mlp(fields: Fields, *, bias: bool = False, gated: bool = True, key: str = "hidden_act") -> Mlp:
     """Read the feed-forward of a layer; the activation is in the field `key`."""
     return Mlp(fields.integer("intermediate_size"), activation(fields, key), gated, bias)

@@ -14,6 +14,7 @@ from chairlift.model.families.family import (
     decoder,
     kinds_by_pattern,
     mlp,
+    norms_less_one,
     rms_norm,
     windows_by_kind,
 )
@@ -45,7 +46,7 @@ def _model(
 ) -> ModelSpec:
     if fields.values.get("use_bidirectional_attention"):
         fields.fail("use_bidirectional_attention", "false")
-    norm = rms_norm(fields, plus_one=_stores_less_one(fields))
+    norm = rms_norm(fields, plus_one=norms_less_one(fields))
     kinds = kinds_by_pattern(fields, pattern)
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
     feed_forward = mlp(fields, key="hidden_activation")
@@ -67,11 +68,6 @@ def _model(
     )
 
 
-def _stores_less_one(fields: Fields) -> bool:
-    """Return whether weights of norms are stored less 1, as everywhere but in GGUF files."""
-    return not fields.flag("norms_are_whole")
-
-
 def _multiplier(fields: Fields) -> float:
     return float(fields.number("query_pre_attn_scalar", positive=True) ** -0.5)
 
@@ -90,7 +86,7 @@ def _gemma3(fields: Fields) -> ModelSpec:
     if fields.values.get("attn_logit_softcapping") is not None:
         fields.fail("attn_logit_softcapping", "null")
     bias = fields.flag("attention_bias")
-    norm = rms_norm(fields, plus_one=_stores_less_one(fields))
+    norm = rms_norm(fields, plus_one=norms_less_one(fields))
     every = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=FULL)
     theta = fields.number("rope_theta", default=_THETA, positive=True)
     local = fields.number("rope_local_base_freq", default=_LOCAL_THETA, positive=True)

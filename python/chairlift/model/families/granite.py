@@ -151,7 +151,7 @@ GRANITE_HYBRID = Family(
         MAMBA_NAMES,
         gate_up="shared_mlp.input_linear",
         down="shared_mlp.output_linear",
-        shared="shared_mlp",
+        shared="shared_mlp.{}",
         router="block_sparse_moe.router.layer",
         expert_gate_up="block_sparse_moe.input_linear.{}",
         expert_down="block_sparse_moe.output_linear.{}",

@@ -12,6 +12,7 @@ from chairlift.model.families.family import (
     decoder,
     experts,
     mlp,
+    norms_less_one,
     rms_norm,
 )
 from chairlift.model.families.mixtures import sparse_where
@@ -129,7 +130,7 @@ def _qwen_experts(fields: Fields) -> Experts:
 
 
 def _qwen_hybrid(fields: Fields, feed_forwards: Sequence[Mlp | Experts]) -> ModelSpec:
-    norm = rms_norm(fields, plus_one=True)
+    norm = rms_norm(fields, plus_one=norms_less_one(fields))
     bias, interval = fields.flag("attention_bias"), fields.integer("full_attention_interval")
     own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias)
     num_layers = fields.integer("num_hidden_layers")
@@ -159,6 +160,7 @@ def delta(fields: Fields) -> GatedDelta:
         value_dim=fields.integer("linear_value_head_dim"),
         num_taps=fields.integer("linear_conv_kernel_dim"),
         norm_eps=rms_norm(fields).eps,
+        in_turn=fields.flag("linear_heads_in_turn"),
     )
 
 
@@ -237,7 +239,7 @@ QWEN3_5 = Family(
 )
 QWEN3_5_MOE = Family(
     _qwen3_5_moe,
-    replace(QWEN3_5.names, shared="mlp.shared_expert"),
+    replace(QWEN3_5.names, shared="mlp.shared_expert.{}"),
     ignored=("mtp.",),
     defaults={
         **QWEN3_5.defaults,

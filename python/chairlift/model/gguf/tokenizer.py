@@ -28,6 +28,9 @@ _BY_THREE_DIGITS: Final = (
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_PUNCTUATION}"
 )
 _BY_ONE_DIGIT: Final = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_PUNCTUATION}"
+_WITH_MARKS: Final = _BY_ONE_DIGIT.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(
+    r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"
+)
 _BY_LINE: Final = _BY_ONE_DIGIT.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
 _UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -67,18 +70,23 @@ _SPLITTERS: Final[Mapping[str, _Splitter]] = {
     "starcoder": _DIGITS,
     "refact": _DIGITS,
     "minerva-7b": _DIGITS,
+    "command-r": _DIGITS,
     "llama-bpe": _THREE_DIGITS,
     "llama3": _THREE_DIGITS,
     "llama-v3": _THREE_DIGITS,
     "falcon3": _THREE_DIGITS,
     "pixtral": _THREE_DIGITS,
     "midm-2.0": _THREE_DIGITS,
+    "falcon-h1": _THREE_DIGITS,
+    "lfm2": _THREE_DIGITS,
+    "dbrx": _Splitter((_BY_THREE_DIGITS,)),
     "smaug-bpe": _Splitter((_BY_THREE_DIGITS,)),
     "qwen2": _ONE_DIGIT,
     "deepseek-r1-qwen": _ONE_DIGIT,
     "megrez": _ONE_DIGIT,
     "kormo": _ONE_DIGIT,
     "f2llmv2": _ONE_DIGIT,
+    "qwen35": _Splitter((_WITH_MARKS,)),
     "seed-coder": _Splitter((_BY_LINE,)),
     "deepseek-coder": _Splitter(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+", r"\p{N}")
