@@ -22,6 +22,7 @@ SHARED_KINDS = {
     "MistralForCausalLM": "llama",
     "MixtralForCausalLM": "llama",
     "BambaForCausalLM": "granitehybrid",
+    "Olmo3ForCausalLM": "olmo2",
 }
 HEADER = """\
 | `architectures` | compared with `transformers` as | adapters | GGUF | GPU |

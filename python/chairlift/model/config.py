@@ -21,7 +21,7 @@ from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.families import FAMILIES, Family
 from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
-from chairlift.model.gguf.config import other_layers, read_config, read_divisors
+from chairlift.model.gguf.config import ignored_tensors, read_config, read_divisors
 from chairlift.model.gguf.names import NAMES, NAMES_OF
 from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.layer_parts import Attention
@@ -173,7 +173,7 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
         eos_token_ids=fields.token_ids("eos_token_id"),
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
         block_types=in_blocks if dtype is Dtype.AUTO else {},
-        ignored=other_layers(fields),
+        ignored=ignored_tensors(architecture, fields),
     )
 
 

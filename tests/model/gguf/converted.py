@@ -1,4 +1,4 @@
-"""Tensors and metadata of hybrids, as `convert_hf_to_gguf.py` of llama.cpp writes them.
+"""Tensors of many families, as `convert_hf_to_gguf.py` of llama.cpp writes them.
 
 Each function does what the class of its architecture does there. Of a matrix it changes the
 order of numbers alone, so that the same function, of numbers that count them, says where each is.
@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from gguf import ExpertGatingFuncType, GGUFWriter
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 
@@ -24,6 +23,12 @@ KINDS = {
     "bamba": "granitehybrid",
     "nemotron_h": "nemotron_h",
     "falcon_h1": "falcon-h1",
+    "phi3": "phi3",
+    "olmo3": "olmo2",
+    "smollm3": "smollm3",
+    "starcoder2": "starcoder2",
+    "cohere2": "cohere2",
+    "ernie4_5_moe": "ernie4_5-moe",
 }
 """`general.architecture` by the type of a model."""
 _ENDS = {
@@ -76,6 +81,7 @@ _OF_LAYER = {
             ("feed_forward", ""),
             ("mixer", ""),
             ("mlp.shared_expert", "_shexp"),
+            ("mlp.shared_experts", "_shexp"),
             ("mixer.shared_experts", "_shexp"),
         )
         for part in ("gate", "up", "down")
@@ -90,11 +96,18 @@ _OF_LAYER = {
             ("out_proj", "ssm_out"),
         )
     },
+    "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+    "post_feedforward_layernorm": "post_ffw_norm",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     **dict.fromkeys(
         ("mlp.gate", "feed_forward.gate", "mixer.gate", "block_sparse_moe.router"), "ffn_gate_inp"
     ),
 }
+_PERMUTED = ("granitemoehybrid", "bamba", "nemotron_h", "smollm3")
+"""Types whose queries and keys get another order."""
 NUMBERS = ("ffn_gate_inp", "ssm_conv1d", "shortconv.conv", "ssm_a", "ssm_d", "ssm_norm", "bias")
 """What the converter keeps in float32, among matrices."""
 
@@ -148,7 +161,7 @@ def _of_module(config: PreTrainedConfig, layer: str, last: str, values: NDArray)
     elif layer == "shared_mlp.output_linear" and not config.num_local_experts:
         yield "ffn_down.weight", values
     elif layer == "linear_attn.in_proj_qkvz":
-        heads, key, value, ratio = _delta_sizes(config)
+        heads, key, value, ratio = delta_sizes(config)
         groups = values.reshape(heads, 2 * key + 2 * ratio * value, -1)
         places = [key, 2 * key, 2 * key + ratio * value]
         *qkv, gate = (
@@ -157,7 +170,7 @@ def _of_module(config: PreTrainedConfig, layer: str, last: str, values: NDArray)
         yield "attn_qkv.weight", np.concatenate(qkv)
         yield "attn_gate.weight", gate
     elif layer == "post_attention_layernorm":
-        name = "post_attention_norm" if kind.startswith("qwen") else "ffn_norm"
+        name = "post_attention_norm" if kind.startswith(("qwen", "olmo")) else "ffn_norm"
         yield f"{name}.{last}", _norm(config, layer, values)
     elif layer in ("pre_ff_layernorm", "ffn_norm") and kind == "falcon_h1":
         yield "ffn_norm", values
@@ -175,7 +188,7 @@ def _changed(config: PreTrainedConfig, layer: str, last: str, values: NDArray) -
         return values.reshape(groups, -1)
     heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
     own = layer.rpartition(".")[2]
-    if own in heads and config.model_type in ("granitemoehybrid", "bamba", "nemotron_h"):
+    if own in heads and config.model_type in _PERMUTED:
         halves = values.reshape(getattr(config, heads[own]), 2, -1, *values.shape[1:])
         return halves.swapaxes(1, 2).reshape(values.shape)
     return _norm(config, layer, _in_turn(config, layer, values))
@@ -223,7 +236,7 @@ def _vector(config: PreTrainedConfig, values: NDArray) -> NDArray:
     return values if config.model_type.startswith("qwen") else values[:, None]
 
 
-def _delta_sizes(config: PreTrainedConfig) -> tuple[int, int, int, int]:
+def delta_sizes(config: PreTrainedConfig) -> tuple[int, int, int, int]:
     heads = config.linear_num_key_heads
     ratio = config.linear_num_value_heads // heads
     return heads, config.linear_key_head_dim, config.linear_value_head_dim, ratio
@@ -233,7 +246,7 @@ def _in_turn(config: PreTrainedConfig, layer: str, values: NDArray) -> NDArray:
     """Return values of Qwen 3.5 whose heads of values have the heads of keys in turn."""
     if not config.model_type.startswith("qwen3_5") or not layer.startswith("linear_attn."):
         return values
-    heads, key, value, ratio = _delta_sizes(config)
+    heads, key, value, ratio = delta_sizes(config)
     own = layer.partition(".")[2]
 
     def reordered(rows: NDArray, size: int) -> NDArray:
@@ -252,92 +265,3 @@ def _in_turn(config: PreTrainedConfig, layer: str, values: NDArray) -> NDArray:
             return np.ascontiguousarray(reordered(values.T, value).T)
         case _:
             return values
-
-
-def add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
-    """Write what the converter writes beside the values of all architectures."""
-    if config.model_type != "nemotron_h":
-        writer.add_feed_forward_length(config.intermediate_size)
-    if (width := getattr(config, "moe_intermediate_size", None)) is not None:
-        writer.add_expert_feed_forward_length(width)
-    match config.model_type:
-        case "lfm2" | "lfm2_moe":
-            _add_kv_heads(writer, config, config.layer_types)
-            writer.add_shortconv_l_cache(config.conv_L_cache)
-        case "qwen3_5_text" | "qwen3_5_moe_text" | "qwen3_next":
-            _add_delta(writer, config)
-        case "nemotron_h":
-            _add_nemotron(writer, config)
-        case _:
-            _add_mamba(writer, config)
-    if config.model_type == "lfm2_moe":
-        writer.add_leading_dense_block_count(config.num_dense_layers)
-        writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
-
-
-def _add_kv_heads(writer: GGUFWriter, config: PreTrainedConfig, kinds: list[str]) -> None:
-    heads = config.num_key_value_heads
-    writer.add_head_count_kv([heads if k in ("attention", "full_attention") else 0 for k in kinds])
-
-
-def _add_delta(writer: GGUFWriter, config: PreTrainedConfig) -> None:
-    heads, key, value, ratio = _delta_sizes(config)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
-    writer.add_ssm_state_size(key)
-    writer.add_ssm_group_count(heads)
-    writer.add_ssm_time_step_rank(heads * ratio)
-    writer.add_ssm_inner_size(heads * ratio * value)
-    recurrent = [kind == "linear_attention" for kind in config.layer_types]
-    writer.add_array(f"{writer.arch}.attention.recurrent_layers", recurrent)
-    writer.add_rope_dimension_sections([2, 1, 1, 0])
-    writer.add_rope_dimension_count(
-        int(config.head_dim * config.rope_parameters["partial_rotary_factor"])
-    )
-    if config.model_type != "qwen3_5_text":
-        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
-
-
-def _add_mamba(writer: GGUFWriter, config: PreTrainedConfig) -> None:
-    inner = config.mamba_n_heads * config.mamba_d_head
-    _add_ssm(writer, config.mamba_d_conv, config.mamba_d_state, inner)
-    writer.add_ssm_time_step_rank(config.mamba_n_heads)
-    writer.add_ssm_group_count(config.mamba_n_groups)
-    if config.model_type == "falcon_h1":
-        writer.add_head_count_kv(config.num_key_value_heads)
-        return
-    _add_kv_heads(writer, config, config.layer_types)
-    writer.add_rope_scaling_finetuned(config.model_type == "bamba")
-    if config.model_type == "bamba":
-        writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads // 2)
-        return
-    writer.add_attention_scale(config.attention_multiplier)
-    writer.add_embedding_scale(config.embedding_multiplier)
-    writer.add_residual_scale(config.residual_multiplier)
-    writer.add_logit_scale(config.logits_scaling)
-    writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
-
-
-def _add_ssm(writer: GGUFWriter, kernel: int, state: int, inner: int) -> None:
-    writer.add_ssm_conv_kernel(kernel)
-    writer.add_ssm_state_size(state)
-    writer.add_ssm_inner_size(inner)
-
-
-def _add_nemotron(writer: GGUFWriter, config: PreTrainedConfig) -> None:
-    kinds, inner = config.layers_block_type, config.mamba_num_heads * config.mamba_head_dim
-    _add_kv_heads(writer, config, kinds)
-    _add_ssm(writer, config.conv_kernel, config.ssm_state_size, inner)
-    writer.add_ssm_time_step_rank(config.mamba_num_heads)
-    writer.add_ssm_group_count(config.n_groups)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_expert_group_count(config.n_group)
-    has_experts = "moe" in kinds
-    width = config.moe_intermediate_size if has_experts else config.intermediate_size
-    writer.add_feed_forward_length([width if kind in ("moe", "mlp") else 0 for kind in kinds])
-    if has_experts:
-        shared = config.moe_shared_expert_intermediate_size
-        writer.add_expert_shared_feed_forward_length(shared)
-        writer.add_expert_shared_count(config.n_shared_experts)
-        writer.add_expert_weights_scale(config.routed_scaling_factor)
-        writer.add_expert_weights_norm(config.norm_topk_prob)

@@ -14,7 +14,7 @@ from chairlift.model.weight_sizes import WeightSizes
 from chairlift.model.weights import load_weights
 
 from tests.model.families import build, random_tokens
-from tests.model.gguf.hybrid_files import write_hybrid
+from tests.model.gguf.converted_files import write_converted
 from tests.model.paged import load_model, prompt_logits
 
 PROMPT = random_tokens(40, seed=0)
@@ -66,7 +66,7 @@ def reference_logits(model):
 @pytest.mark.parametrize("types", ["F32", "Q8_0"])
 def test_logits_in_float32_equal_those_of_transformers(tmp_path, family, types):
     model = small(family)
-    path = write_hybrid(tmp_path / "m.gguf", model, types)
+    path = write_converted(tmp_path / "m.gguf", model, types)
     ours = prompt_logits(load_model(path, dtype=Dtype.FLOAT32), PROMPT)
     torch.testing.assert_close(ours, reference_logits(model), atol=TOLERANCE, rtol=0)
 
@@ -74,7 +74,7 @@ def test_logits_in_float32_equal_those_of_transformers(tmp_path, family, types):
 @every_hybrid
 def test_layers_keep_their_blocks(tmp_path, family):
     model = small(family)
-    path = write_hybrid(tmp_path / "m.gguf", model, "Q8_0")
+    path = write_converted(tmp_path / "m.gguf", model, "Q8_0")
     config = ModelConfig.load(path)
     kept = {name.split(".", 2)[2] for name in config.block_types if name.startswith("blk.")}
     assert {"attn_q.weight"} < kept
@@ -137,7 +137,7 @@ WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2}
 @pytest.mark.parametrize("types", ["Q4_K", "Q6_K"])
 def test_super_blocks_are_widened_to_their_values(tmp_path, family, sizes, types):
     model = build(family, **WIDE, **sizes)
-    path = write_hybrid(tmp_path / "m.gguf", model, types)
+    path = write_converted(tmp_path / "m.gguf", model, types)
     ours = prompt_logits(load_model(path, dtype=Dtype.FLOAT32), PROMPT)
     torch.testing.assert_close(ours, reference_logits(model), atol=2 * TOLERANCE, rtol=0)
     load_model(path)
@@ -154,7 +154,7 @@ def test_layers_that_predict_further_tokens_are_not_read(tmp_path):
         writer.add_nextn_predict_layers(1)
         writer.add_tensor("blk.3.nextn.enorm.weight", np.ones(64, dtype=np.float32))
 
-    path = write_hybrid(tmp_path / "m.gguf", model, extra=more)
+    path = write_converted(tmp_path / "m.gguf", model, extra=more)
     ours = prompt_logits(load_model(path), PROMPT)
     torch.testing.assert_close(ours, reference_logits(model), atol=TOLERANCE, rtol=0)
 
@@ -166,7 +166,7 @@ def test_without_a_list_every_nth_layer_has_attention(tmp_path):
         del writer.kv_data[0]["qwen35.attention.recurrent_layers"]
         writer.add_uint32("qwen35.full_attention_interval", 3)
 
-    path = write_hybrid(tmp_path / "m.gguf", model, extra=interval)
+    path = write_converted(tmp_path / "m.gguf", model, extra=interval)
     ours = prompt_logits(load_model(path), PROMPT)
     torch.testing.assert_close(ours, reference_logits(model), atol=TOLERANCE, rtol=0)
 
@@ -201,7 +201,7 @@ def changed(key, value):
     ],
 )
 def test_what_a_hybrid_may_not_say_is_named(tmp_path, family, key, value, expected):
-    path = write_hybrid(tmp_path / "m.gguf", small(family), extra=changed(key, value))
+    path = write_converted(tmp_path / "m.gguf", small(family), extra=changed(key, value))
     with pytest.raises(ModelError, match=rf"m\.gguf: [a-z0-9_-]+\.{key}: expected {expected}"):
         ModelConfig.load(path)
 
@@ -215,6 +215,8 @@ def test_what_a_hybrid_may_not_say_is_named(tmp_path, family, key, value, expect
     ],
 )
 def test_a_missing_tensor_is_named(tmp_path, family, name):
-    path = write_hybrid(tmp_path / "m.gguf", small(family), change=lambda values: values.pop(name))
+    path = write_converted(
+        tmp_path / "m.gguf", small(family), change=lambda values: values.pop(name)
+    )
     with pytest.raises(ModelError, match=f"{name}: missing"):
         load_model(path)

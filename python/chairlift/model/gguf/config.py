@@ -10,7 +10,14 @@ import torch
 
 from chairlift.errors import ModelError
 from chairlift.model.fields import Fields, either
-from chairlift.model.gguf.decoders import CAPS, MULTIPLIERS, decoder_fields, multipliers
+from chairlift.model.gguf.decoders import (
+    CAPS,
+    MULTIPLIERS,
+    ROPE_FACTORS,
+    decoder_fields,
+    multipliers,
+    window,
+)
 from chairlift.model.gguf.end_tokens import end_token_ids
 from chairlift.model.gguf.hybrids import hybrid_fields
 from chairlift.model.gguf.metadata import DIVISORS, HYBRIDS, Metadata
@@ -37,8 +44,16 @@ ARCHITECTURES: Final = {
     "falcon-h1": "FalconH1ForCausalLM",
     "nemotron_h": "NemotronHForCausalLM",
     "nemotron_h_moe": "NemotronHForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "starcoder2": "Starcoder2ForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+    "ernie4_5-moe": "Ernie4_5_MoeForCausalLM",
 }
 """The family of each `general.architecture`; Mistral and Mixtral call themselves llama."""
+
+_WITH_A_WINDOW: Final = {"llama": "MistralForCausalLM", "olmo2": "Olmo3ForCausalLM"}
+"""The families of those architectures that have a window."""
 
 _KEYS: Final = {
     "hidden_size": "embedding_length",
@@ -74,8 +89,6 @@ _KEYS: Final = {
 }
 """Where the fields of config.json come from, without the architecture."""
 
-_WITH_WINDOWS: Final = frozenset(("gemma2", "gemma3", "gpt-oss"))
-"""Architectures whose family says which layers have a window."""
 _WITH_MULTIPLIERS: Final = frozenset(("granite", "granitehybrid", "granitemoe"))
 _EXPERT_SIZES: Final = {
     "qwen3moe": "moe_intermediate_size",
@@ -85,11 +98,19 @@ _EXPERT_SIZES: Final = {
     "qwen35moe": "moe_intermediate_size",
     "qwen3next": "moe_intermediate_size",
     "nemotron_h_moe": "moe_intermediate_size",
+    "ernie4_5-moe": "moe_intermediate_size",
 }
 """Architectures that always have experts, and the field of the width of one; where that is empty,
 it is that of all layers."""
 _MAY_HAVE_EXPERTS: Final = frozenset(("granitehybrid", "llama"))
 """Those of llama are Mixtral."""
+_EPS: Final = (
+    "rms_norm_eps",
+    "norm_eps",
+    "norm_epsilon",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+)
 _SOFTMAX, _SIGMOID = 1, 2
 """What weighs the experts, of `expert_gating_func`."""
 _WITH_SIGMOID: Final = frozenset(("lfm2moe", "nemotron_h_moe"))
@@ -113,6 +134,8 @@ _READ: Final = {
     "gemma2": (*CAPS,),
     **dict.fromkeys(_WITH_MULTIPLIERS, (*MULTIPLIERS,)),
     "lfm2moe": ("leading_dense_block_count",),
+    "cohere2": ("logit_scale",),
+    "ernie4_5-moe": ("expert_shared_count", "leading_dense_block_count"),
     "nemotron_h": ("expert_group_count", "nextn_predict_layers"),
     "nemotron_h_moe": ("expert_group_count", "expert_shared_count", "nextn_predict_layers"),
     **dict.fromkeys(_WITH_DELTA, ("nextn_predict_layers",)),
@@ -132,7 +155,7 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
         metadata.fail("general.architecture", either(ARCHITECTURES))
     own = Metadata(header, kind)
     _refuse_unsupported(own)
-    window = _window(own)
+    longest_sight = window(own)
     num_heads, num_kv_heads = own.num_heads()
     values = {
         "vocab_size": _vocab_size(header, metadata),
@@ -143,13 +166,13 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": own.head_dim(num_heads),
-        **dict.fromkeys(("rms_norm_eps", "norm_eps", "layer_norm_epsilon"), own.eps()),
+        **dict.fromkeys(_EPS, own.eps()),
         "max_position_embeddings": own.integer("context_length"),
         "rope_parameters": own.rope(),
         "tie_word_embeddings": f"{NAMES.head}.weight" not in header.tensors,
         "attention_bias": own.has(f"{NAMES.query}.bias"),
         "mlp_bias": own.has(f"{NAMES.down}.bias"),
-        "sliding_window": window,
+        "sliding_window": longest_sight,
         "eos_token_id": list(end_token_ids(metadata)),
         "bos_token_id": metadata.optional_integer("tokenizer.ggml.bos_token_id", least=0),
     }
@@ -160,8 +183,8 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
     architecture = ARCHITECTURES[kind]
     if kind == "llama" and _has_experts(own):
         architecture = "MixtralForCausalLM"
-    elif kind == "llama" and window is not None:
-        architecture = "MistralForCausalLM"
+    elif kind in _WITH_A_WINDOW and longest_sight is not None:
+        architecture = _WITH_A_WINDOW[kind]
     keys = {name: f"{kind}.{key}" for name, key in _KEYS.items()}
     if kind in _WITH_DELTA:
         keys["layer_types"] = f"{kind}.attention.recurrent_layers"
@@ -188,8 +211,13 @@ def read_divisors(header: GgufHeader, head_dim: int) -> tuple[float, ...] | None
     return tuple(divisors.tolist())
 
 
-def other_layers(fields: Fields) -> tuple[str, ...]:
-    """Return how the names of tensors begin of layers that predict further tokens."""
+def ignored_tensors(architecture: str, fields: Fields) -> tuple[str, ...]:
+    """Return how the names begin of tensors that are no weights of the model.
+
+    They are of layers that predict further tokens, or divisors that `fields` has.
+    """
+    if architecture == "Phi3ForCausalLM":
+        return ROPE_FACTORS
     first = fields.integer("num_hidden_layers")
     others = fields.integer("num_nextn_predict_layers", least=0)
     return tuple(f"{NAMES.layers}.{first + number}." for number in range(others))
@@ -213,7 +241,7 @@ def _refuse_unsupported(own: Metadata) -> None:
         if not is_read and fields.optional_number(f"{kind}.{name}") not in {None, 0.0}:
             fields.fail(f"{kind}.{name}", "nothing: it is not supported")
     key = f"{kind}.rope.scaling.attn_factor"
-    if fields.optional_number(key) not in {None, 0.0, 1.0}:
+    if kind != "phi3" and fields.optional_number(key) not in {None, 0.0, 1.0}:
         fields.fail(key, "1: it is not supported")
     key = f"{kind}.attention.causal"
     if key in fields.values and not fields.flag(key):
@@ -257,20 +285,3 @@ def _experts(own: Metadata) -> dict[str, Any]:
     if width := _EXPERT_SIZES.get(own.kind):
         values[width] = own.integer("expert_feed_forward_length")
     return values
-
-
-def _window(own: Metadata) -> int | None:
-    """Read the tokens that a layer sees; None sees all.
-
-    Of some the family says which layers have it; for Qwen no key does.
-    """
-    key = f"{own.kind}.attention.sliding_window"
-    window = own.fields.optional_integer(key, least=0)
-    longest = own.integer("context_length")
-    if own.kind in _WITH_WINDOWS:
-        return window or None
-    if not window or (window >= longest and own.kind != "llama"):
-        return None
-    if own.kind != "llama":
-        own.fields.fail(key, f"0, or at least context_length, {longest}")
-    return window

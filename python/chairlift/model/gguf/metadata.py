@@ -31,7 +31,7 @@ _WITH_LAYER_NORM: Final = frozenset(("cohere2", "nemotron_h", "nemotron_h_moe", 
 _WITHOUT_ROPE: Final = frozenset(("nemotron_h", "nemotron_h_moe"))
 _WITH_PARTIAL_ROPE: Final = frozenset(("granitehybrid", "phi3", "qwen35", "qwen35moe", "qwen3next"))
 """Architectures that may rotate a part of a head."""
-_WITH_YARN: Final = frozenset(("gpt-oss",))
+_WITH_YARN: Final = frozenset(("gpt-oss", "olmo2"))
 _ROPE_FACTORS: Final = ("scaling.factor", "scale_linear")
 
 
@@ -163,9 +163,16 @@ class Metadata:
         return {"rope_theta": theta, "rope_type": "default"}
 
     def _yarn(self, factor: float) -> Mapping[str, Any]:
-        """Read YaRN, whose ramp is not rounded to whole frequencies here."""
+        """Read YaRN, whose ramp is rounded to whole frequencies but in gpt-oss."""
         fields, at = self.fields, f"{self.kind}.rope.scaling."
-        for name in ("yarn_ext_factor", "yarn_attn_factor"):
+        own: dict[str, Any] = {"truncate": False}
+        known = {"yarn_ext_factor"}
+        if self.kind == "gpt-oss":
+            known.add("yarn_attn_factor")
+        else:
+            factor_of_scores = fields.optional_number(f"{at}yarn_attn_factor", positive=True)
+            own = {"attention_factor": factor_of_scores}
+        for name in sorted(known):
             if fields.optional_number(f"{at}{name}") not in {None, 1.0}:
                 fields.fail(f"{at}{name}", "1: it is not supported")
         return {
@@ -174,5 +181,5 @@ class Metadata:
             "original_max_position_embeddings": fields.integer(f"{at}original_context_length"),
             "beta_fast": fields.number(f"{at}yarn_beta_fast", default=32.0),
             "beta_slow": fields.number(f"{at}yarn_beta_slow", default=1.0),
-            "truncate": False,
+            **own,
         }

@@ -1,6 +1,6 @@
-"""GGUF files of small hybrids of the table of families, whose parameters become what a file holds.
+"""GGUF files of small models of the table of families, whose parameters become what a file holds.
 
-write_hybrid(tmp_path / "m.gguf", build("lfm2, tied"), "Q8_0")
+write_converted(tmp_path / "m.gguf", build("lfm2, tied"), "Q8_0")
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from transformers import PreTrainedModel
 from tests.model.families import perturbed
 from tests.model.gguf.converted import (
     NUMBERS,
-    add_metadata,
     architecture,
     converted,
     factors,
     is_shifted,
 )
+from tests.model.gguf.converted_metadata import add_metadata
 from tests.model.gguf.files import Types, add, add_sizes, add_tokenizer, encoded, type_of
 
 
-def write_hybrid(
+def write_converted(
     path: Path,
     model: PreTrainedModel,
     types: Types = "F32",
