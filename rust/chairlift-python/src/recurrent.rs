@@ -36,11 +36,8 @@ struct Batch {
 
 impl Batch {
     fn tensors(&self) -> [Argument<'_>; 3] {
-        [
-            ("rows", &self.rows),
-            ("starts", &self.starts),
-            ("lens", &self.lens),
-        ]
+        let (rows, starts, lens) = (&self.rows, &self.starts, &self.lens);
+        [("rows", rows), ("starts", starts), ("lens", lens)]
     }
 
     fn sequences<'t>(&'t self, borrows: &mut Borrows) -> PyResult<Sequences<'t>> {

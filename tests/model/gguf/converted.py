@@ -23,6 +23,7 @@ KINDS = {
     "bamba": "granitehybrid",
     "nemotron_h": "nemotron_h",
     "falcon_h1": "falcon-h1",
+    "gemma4_text": "gemma4",
     "phi3": "phi3",
     "olmo3": "olmo2",
     "smollm3": "smollm3",
@@ -34,6 +35,9 @@ KINDS = {
 _ENDS = {
     "embed_tokens": "token_embd",
     "embeddings": "token_embd",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
     "embedding_norm": "token_embd_norm",
     "norm": "output_norm",
     "norm_f": "output_norm",
@@ -100,11 +104,24 @@ _OF_LAYER = {
     "mlp.gate_up_proj": "ffn_up",
     "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
     "post_feedforward_layernorm": "post_ffw_norm",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+    "router.proj": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     **dict.fromkeys(
         ("mlp.gate", "feed_forward.gate", "mixer.gate", "block_sparse_moe.router"), "ffn_gate_inp"
     ),
+}
+_GEMMA4 = {
+    "layer_scalar": "layer_output_scale.weight",
+    "scale": "ffn_gate_inp.scale",
+    "per_expert_scale": "ffn_down_exps.scale",
 }
 _PERMUTED = ("granitemoehybrid", "bamba", "nemotron_h", "smollm3")
 """Types whose queries and keys get another order."""
@@ -141,6 +158,10 @@ def _of_layer(config: PreTrainedConfig, name: str, values: NDArray) -> Converted
             yield "ssm_dt.bias", _in_turn(config, name, values)
         case "expert_bias" | "e_score_correction_bias":
             yield "exp_probs_b.bias", values
+        case "layer_scalar" | "scale" | "per_expert_scale":
+            yield _GEMMA4[last], values
+        case "gate_up_proj" if config.model_type == "gemma4_text":
+            yield "ffn_gate_up_exps.weight", values
         case "gate_up_proj":
             gate, up = np.split(values, 2, axis=1)
             yield "ffn_gate_exps.weight", gate
@@ -170,7 +191,7 @@ def _of_module(config: PreTrainedConfig, layer: str, last: str, values: NDArray)
         yield "attn_qkv.weight", np.concatenate(qkv)
         yield "attn_gate.weight", gate
     elif layer == "post_attention_layernorm":
-        name = "post_attention_norm" if kind.startswith(("qwen", "olmo")) else "ffn_norm"
+        name = "post_attention_norm" if kind.startswith(("qwen", "olmo", "gemma4")) else "ffn_norm"
         yield f"{name}.{last}", _norm(config, layer, values)
     elif layer in ("pre_ff_layernorm", "ffn_norm") and kind == "falcon_h1":
         yield "ffn_norm", values

@@ -23,6 +23,8 @@ def add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:
             _add_nemotron(writer, config)
         case "granitemoehybrid" | "bamba" | "falcon_h1":
             _add_mamba(writer, config)
+        case "gemma4_text":
+            _add_gemma4(writer, config)
         case _:
             _add_decoder(writer, config)
     if config.model_type == "lfm2_moe":
@@ -59,6 +61,44 @@ def _add_decoder(writer: GGUFWriter, config: PreTrainedConfig) -> None:
         writer.add_expert_shared_count(config.moe_num_shared_experts)
     if kind == "phi3":
         _add_phi3(writer, config)
+
+
+def _add_gemma4(writer: GGUFWriter, config: PreTrainedConfig) -> None:
+    kinds, own = config.layer_types, getattr(config, "per_layer_config", None) or {}
+    is_sliding = [kind == "sliding_attention" for kind in kinds]
+    full = next(layer for layer in map(str, range(len(kinds))) if not is_sliding[int(layer)])
+    own = {str(number): sizes for number, sizes in own.items()}.get(full, {})
+    full_dim = own.get("head_dim") or config.global_head_dim
+    full_heads = own.get("num_key_value_heads", config.num_key_value_heads)
+    num_shared = config.num_kv_shared_layers
+    for size, end in ((full_dim, ""), (config.head_dim, "_swa")):
+        for name in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+            writer.kv_data[0].pop(f"gemma4.{name}{end}", None)
+            writer.add_uint32(f"gemma4.{name}{end}", size)
+    heads = [config.num_key_value_heads if each else full_heads for each in is_sliding]
+    writer.add_head_count_kv(heads)
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(is_sliding)
+    writer.add_uint32("gemma4.attention.shared_kv_layers", num_shared)
+    writer.add_uint32(
+        "gemma4.embedding_length_per_layer_input", config.hidden_size_per_layer_input or 0
+    )
+    if config.use_double_wide_mlp:
+        widths = [
+            config.intermediate_size * (1 + (n >= len(kinds) - num_shared))
+            for n in range(len(kinds))
+        ]
+        writer.add_feed_forward_length(widths)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if config.enable_moe_block:
+        writer.add_expert_used_count(config.top_k_experts)
+    ropes = config.rope_parameters
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    writer.add_float32("gemma4.rope.freq_base_swa", ropes["sliding_attention"]["rope_theta"])
+    rotated = int(full_dim * ropes["full_attention"]["partial_rotary_factor"] / 2)
+    divisors = [1.0] * rotated + [1e30] * (full_dim // 2 - rotated)
+    writer.add_tensor("rope_freqs.weight", np.array(divisors, dtype=np.float32))
 
 
 def _add_phi3(writer: GGUFWriter, config: PreTrainedConfig) -> None:

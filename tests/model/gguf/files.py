@@ -223,7 +223,7 @@ def add_sizes(writer: GGUFWriter, config: PreTrainedConfig) -> None:
     num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", 0)
     if num_experts:
         writer.add_expert_count(num_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_used_count(getattr(config, "num_experts_per_tok", 0))
 
 
 def _add_metadata(writer: GGUFWriter, config: PreTrainedConfig) -> None:

@@ -35,6 +35,9 @@ DECODERS = {
     "starcoder2, window, tied": {"sliding_window": 4096},
     "cohere2, parallel halves": EVERY_FOURTH,
     "ernie, a shared expert, a bias of the choice": {},
+    "gemma4, shared keys, inputs of each layer": {"hidden_size_per_layer_input": 32},
+    "gemma4, keys as values, fewer heads where all tokens are seen": {"attention_bias": False},
+    "gemma4, experts beside a dense half": {"moe_intermediate_size": 32},
 }
 every_decoder = pytest.mark.parametrize("family", DECODERS)
 
@@ -88,6 +91,43 @@ def test_divisors_of_another_number_are_refused(tmp_path):
 
     path = write_converted(tmp_path / "m.gguf", model, extra=short)
     with pytest.raises(ModelError, match=r"short_factor: expected a list of 8 numbers"):
+        ModelConfig.load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("attention.value_length_swa", 32, "all numbers of a head, 16, got 32"),
+        ("attention.head_count_kv", [2, 1, 2, 2, 2, 2], "one number for the layers of a kind"),
+        ("feed_forward_length", [96, 96, 96, 96, 192, 192], "one number for the layers of a kind"),
+        ("attention.sliding_window_pattern", None, "an integer, got nothing"),
+        ("attention.key_length_swa", None, "an integer, got nothing"),
+    ],
+)
+def test_what_gemma4_may_not_say_is_named(tmp_path, key, value, expected):
+    def changed(writer):
+        del writer.kv_data[0][f"gemma4.{key}"]
+        add = writer.add_array if isinstance(value, list) else writer.add_uint32
+        if value is not None:
+            add(f"gemma4.{key}", value)
+
+    model = small("gemma4, shared keys, inputs of each layer")
+    path = write_converted(tmp_path / "m.gguf", model, extra=changed)
+    with pytest.raises(ModelError, match=rf"gemma4\.{key}: expected {expected}"):
+        ModelConfig.load(path)
+
+
+def test_divisors_of_gemma4_rotate_or_do_not(tmp_path):
+    model = small("gemma4, experts beside a dense half")
+    path = tmp_path / "m.gguf"
+    extra = {"divisors": np.linspace(1, 2, 24, dtype=np.float32)}
+
+    def changed(writer):
+        writer.tensors[0].pop("rope_freqs.weight")
+        writer.add_tensor("rope_freqs.weight", extra["divisors"])
+
+    write_converted(path, model, extra=changed)
+    with pytest.raises(ModelError, match=r"rope_freqs.weight: expected 1 for the first pairs"):
         ModelConfig.load(path)
 
 

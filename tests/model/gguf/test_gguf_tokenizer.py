@@ -1,13 +1,17 @@
 """A tokenizer from a GGUF file against the tokenizer.json of the same model."""
 
+import json
 from itertools import pairwise
 
 import pytest
+import tokenizers
 from chairlift._core import TextStream
+from chairlift.errors import ModelError
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.types import Chat, ChatMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from tests.model.gguf.vocabularies import KINDS, SPLITTERS, byte_level, llama2, pieces, stored
 from tests.model.gguf.written import TEXT, TEXTS, write
@@ -181,6 +185,22 @@ def test_pieces_decode_as_those_of_tokenizer_json(tmp_path):
 def test_pieces_begin_with_the_begin_token_unless_told_otherwise(tmp_path, given_value, expected):
     path = write(tmp_path / "m.gguf", model="llama", add_bos_token=given_value, **pieces())
     assert Tokenizer.load(path).encode("") == expected
+
+
+def test_stored_merges_are_those_of_gemma4(tmp_path):
+    file = json.loads(llama2().to_str()) | {"added_tokens": []}
+    reference = tokenizers.Tokenizer.from_str(json.dumps(file))
+    reference.normalizer = normalizers.Replace(" ", "▁")
+    merges = file["model"]["merges"]
+    values = pieces() | {"scores": None, "merges": [" ".join(pair) for pair in merges]}
+    tokenizer = Tokenizer.load(write(tmp_path / "m.gguf", model="gemma4", **values))
+    for text in TEXTS:
+        ids = reference.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text) == [1, *ids]
+        assert tokenizer.decode(ids) == text.replace("▁", " ")
+    wrong = values | {"merges": ["ab"]}
+    with pytest.raises(ModelError, match="merges: expected two tokens"):
+        Tokenizer.load(write(tmp_path / "m.gguf", model="gemma4", **wrong))
 
 
 def test_scores_may_be_integers(tmp_path):

@@ -35,9 +35,9 @@ def test_a_begin_token_that_is_asked_for_must_exist(tmp_path):
 
 
 WRONG = [
-    ("model", "bert", 'model: expected gpt2 or llama, got "bert"'),
-    ("model", None, "model: expected gpt2 or llama, got nothing"),
-    ("model", 3, "model: expected gpt2 or llama, got 3"),
+    ("model", "bert", 'model: expected gpt2, llama or gemma4, got "bert"'),
+    ("model", None, "model: expected gpt2, llama or gemma4, got nothing"),
+    ("model", 3, "model: expected gpt2, llama or gemma4, got 3"),
     ("pre", None, "pre: expected "),
     ("pre", 3, "pre: expected "),
     ("tokens", None, "tokens: expected a list of tokens, got nothing"),

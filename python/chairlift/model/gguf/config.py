@@ -44,6 +44,7 @@ ARCHITECTURES: Final = {
     "falcon-h1": "FalconH1ForCausalLM",
     "nemotron_h": "NemotronHForCausalLM",
     "nemotron_h_moe": "NemotronHForCausalLM",
+    "gemma4": "Gemma4ForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
     "starcoder2": "Starcoder2ForCausalLM",
@@ -102,7 +103,7 @@ _EXPERT_SIZES: Final = {
 }
 """Architectures that always have experts, and the field of the width of one; where that is empty,
 it is that of all layers."""
-_MAY_HAVE_EXPERTS: Final = frozenset(("granitehybrid", "llama"))
+_MAY_HAVE_EXPERTS: Final = frozenset(("gemma4", "granitehybrid", "llama"))
 """Those of llama are Mixtral."""
 _EPS: Final = (
     "rms_norm_eps",
@@ -135,6 +136,7 @@ _READ: Final = {
     **dict.fromkeys(_WITH_MULTIPLIERS, (*MULTIPLIERS,)),
     "lfm2moe": ("leading_dense_block_count",),
     "cohere2": ("logit_scale",),
+    "gemma4": ("final_logit_softcapping",),
     "ernie4_5-moe": ("expert_shared_count", "leading_dense_block_count"),
     "nemotron_h": ("expert_group_count", "nextn_predict_layers"),
     "nemotron_h_moe": ("expert_group_count", "expert_shared_count", "nextn_predict_layers"),
@@ -186,6 +188,8 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
     elif kind in _WITH_A_WINDOW and longest_sight is not None:
         architecture = _WITH_A_WINDOW[kind]
     keys = {name: f"{kind}.{key}" for name, key in _KEYS.items()}
+    if kind == "gemma4":
+        keys["num_kv_shared_layers"] = "gemma4.attention.shared_kv_layers"
     if kind in _WITH_DELTA:
         keys["layer_types"] = f"{kind}.attention.recurrent_layers"
     return architecture, Fields(header.path, values, keys=keys)
@@ -194,11 +198,13 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
 def read_divisors(header: GgufHeader, head_dim: int) -> tuple[float, ...] | None:
     """Read what each frequency of RoPE is divided by; None where the file does not say.
 
+    Those of Gemma 4 are of some layers, and part of its fields.
+
     Raises:
         ModelError: There is not one divisor above 0 for each frequency.
     """
     stored = header.tensors.get(DIVISORS)
-    if stored is None:
+    if stored is None or header.metadata.get("general.architecture") == "gemma4":
         return None
     if stored.shape != (head_dim // 2,):
         message = f"{stored.path}: {DIVISORS}: expected {head_dim // 2}, got {list(stored.shape)}"
@@ -282,6 +288,6 @@ def _experts(own: Metadata) -> dict[str, Any]:
         "routed_scaling_factor": scale or 1.0,
         "use_expert_bias": own.has(NAMES.choice_bias),
     }
-    if width := _EXPERT_SIZES.get(own.kind):
+    if width := "moe_intermediate_size" if own.kind == "gemma4" else _EXPERT_SIZES.get(own.kind):
         values[width] = own.integer("expert_feed_forward_length")
     return values

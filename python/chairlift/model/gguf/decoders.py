@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import torch
 
+from chairlift.model.gguf.gemma4 import gemma4_fields
 from chairlift.model.gguf.metadata import Metadata
 from chairlift.model.gguf.names import NAMES
 
@@ -23,7 +24,9 @@ CAPS: Final = {
 LARGEST_GEMMAS: Final = {"gemma2": 46, "gemma3": 62}
 """Layers of the 27B models, whose queries are scaled by the width of the model."""
 
-_WITH_WINDOWS: Final = frozenset(("cohere2", "gemma2", "gemma3", "gpt-oss", "olmo2", "phi3"))
+_WITH_WINDOWS: Final = frozenset(
+    ("cohere2", "gemma2", "gemma3", "gemma4", "gpt-oss", "olmo2", "phi3")
+)
 """Architectures whose family says which layers have a window."""
 _STARCODER2: Final = 4096
 """The window of all published models, which no key has."""
@@ -44,6 +47,8 @@ def decoder_fields(own: Metadata) -> Mapping[str, Any]:
             return _ernie(own)
         case "starcoder2":
             return {"use_bias": own.has(f"{NAMES.query}.bias"), "sliding_window": _STARCODER2}
+        case "gemma4":
+            return gemma4_fields(own)
         case "gemma2" | "gemma3":
             return _gemma(own)
         case _:

@@ -26,6 +26,8 @@ HYBRIDS: Final = frozenset(
     )
 )
 """Architectures with a recurrent state; a value per layer is 0 where it has no meaning."""
+_WITH_OWN_SIZES: Final = frozenset(("gemma4",))
+"""Architectures whose layers have sizes of their own, which their fields say."""
 _WITH_LAYER_NORM: Final = frozenset(("cohere2", "nemotron_h", "nemotron_h_moe", "starcoder2"))
 """Architectures whose key of the `eps` of norms is that of layer norms."""
 _WITHOUT_ROPE: Final = frozenset(("nemotron_h", "nemotron_h_moe"))
@@ -102,6 +104,7 @@ class Metadata:
         if isinstance(values, np.ndarray) and values.size:
             num_blocks = self.integer("block_count")
             own = values[values != 0] if self.kind in HYBRIDS else values
+            own = own[:1] if self.kind in _WITH_OWN_SIZES else own
             is_one = len(values) == num_blocks and not (own != own[:1]).any()
             if values.dtype.kind not in "iu" or not is_one:
                 self.fields.fail(key, "one number for all layers")

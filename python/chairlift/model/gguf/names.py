@@ -64,6 +64,23 @@ NAMES_OF: Final = {
     "GraniteMoeHybridForCausalLM": _MAMBA,
     "FalconH1ForCausalLM": _MAMBA,
     "NemotronHForCausalLM": replace(_MAMBA, feed_forward_norm="attn_norm"),
+    "Gemma4ForCausalLM": replace(
+        NAMES,
+        scalar="layer_output_scale.weight",
+        shared="{}",
+        router_norm="ffn_gate_inp",
+        factors="ffn_down_exps.scale",
+        expert_gate_up="ffn_gate_up_exps.{}",
+        experts_norm="pre_ffw_norm_2",
+        shared_norm_after="post_ffw_norm_1",
+        experts_norm_after="post_ffw_norm_2",
+        layer_embedding="per_layer_token_embd",
+        layer_context="per_layer_model_proj",
+        layer_context_norm="per_layer_proj_norm",
+        input_gate="inp_gate",
+        input_projection="proj",
+        input_norm="post_norm",
+    ),
     "Phi3ForCausalLM": replace(NAMES, qkv="attn_qkv", gate_up="ffn_up"),
 }
 """By the family, where they are not `NAMES`."""

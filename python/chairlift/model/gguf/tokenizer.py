@@ -125,7 +125,7 @@ def read_tokenizer(header: GgufHeader) -> TokenizerParts:
         ModelError: A value is missing, of a wrong type, or asks for something unsupported.
     """
     metadata = Fields(header.path, header.metadata)
-    build = {"gpt2": _byte_level, "llama": _sentence_piece}
+    build = {"gpt2": _byte_level, "llama": _sentence_piece, "gemma4": _with_merges}
     kind = metadata.values.get(f"{_PREFIX}model")
     if not isinstance(kind, str) or kind not in build:
         metadata.fail(f"{_PREFIX}model", either(build))
@@ -162,14 +162,9 @@ def _byte_level(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tokeniz
     if not isinstance(name, str) or name not in _SPLITTERS:
         metadata.fail(f"{_PREFIX}pre", either(_SPLITTERS))
     splitter = _SPLITTERS[name]
-    merges = metadata.values.get(f"{_PREFIX}merges")
-    if not isinstance(merges, list):
-        metadata.fail(f"{_PREFIX}merges", "a list of pairs")
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-    if wrong := next((merge for merge in merges if " " not in merge), None):
-        Fields(metadata.path, {f"{_PREFIX}merges": wrong}).fail(f"{_PREFIX}merges", "two tokens")
+    vocabulary, pairs = _vocabulary(metadata, tokens), _stored_merges(metadata)
     backend = tokenizers.Tokenizer(
-        models.BPE(_vocabulary(metadata, tokens), pairs, ignore_merges=splitter.ignores_merges)
+        models.BPE(vocabulary, pairs, ignore_merges=splitter.ignores_merges)
     )
     splits: list[Any] = [
         pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in splitter.patterns
@@ -178,6 +173,23 @@ def _byte_level(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tokeniz
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     backend.decoder = decoders.ByteLevel()
     return backend, splitter.adds_bos
+
+
+def _stored_merges(metadata: Fields) -> list[tuple[str, str]]:
+    merges = metadata.values.get(f"{_PREFIX}merges")
+    if not isinstance(merges, list):
+        metadata.fail(f"{_PREFIX}merges", "a list of pairs")
+    if wrong := next((merge for merge in merges if " " not in merge), None):
+        Fields(metadata.path, {f"{_PREFIX}merges": wrong}).fail(f"{_PREFIX}merges", "two tokens")
+    parted = (merge.partition(" ") for merge in merges)
+    return [(left, right) for left, _, right in parted]
+
+
+def _with_merges(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tokenizer, bool]:
+    """Build the tokenizer of Gemma 4: pieces with byte fallback, whose merges are stored."""
+    return _pieces(
+        metadata, tokens, _vocabulary(metadata, tokens), _stored_merges(metadata), adds_space=False
+    )
 
 
 def _sentence_piece(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tokenizer, bool]:
@@ -194,18 +206,32 @@ def _sentence_piece(metadata: Fields, tokens: list[str]) -> tuple[tokenizers.Tok
         )
         raise ModelError(message)
     vocabulary = _vocabulary(metadata, tokens)
+    return _pieces(
+        metadata, tokens, vocabulary, _merges(vocabulary, scores.tolist()), adds_space=True
+    )
+
+
+def _pieces(
+    metadata: Fields,
+    tokens: list[str],
+    vocabulary: dict[str, int],
+    merges: Sequence[tuple[str, str]],
+    *,
+    adds_space: bool,
+) -> tuple[tokenizers.Tokenizer, bool]:
+    """Build a tokenizer of pieces with byte fallback, in which a space is part of a piece."""
     unknown = _token(metadata, "unknown_token_id", tokens) or tokens[0]
     backend = tokenizers.Tokenizer(
         models.BPE(
             vocabulary,
-            _merges(vocabulary, scores.tolist()),
+            merges,
             unk_token=unknown,
             fuse_unk=True,
             byte_fallback=True,
         )
     )
     key = f"{_PREFIX}add_space_prefix"
-    adds_space = metadata.flag(key) if key in metadata.values else True
+    adds_space = metadata.flag(key) if key in metadata.values else adds_space
     prepend = [normalizers.Prepend(_SPACE)] if adds_space else []
     backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", _SPACE)])
     strip = [decoders.Strip(" ", left=1)] if adds_space else []
