@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
                  const int* seq_lens,         // [num_seqs]; the queries are the last tokens
                  const int* work,             // [num_work, 4]: sequence (index into rows), KV head,
                                               // first token, index among the splits
-                                   // that the sequence sees; those of a KV head are consecutive
+                 // that the sequence sees; those of a KV head are consecutive
                  const int* num_work,     // on the device, so that a graph's grid is constant
                  float* workspace,        // [num_work, workspace_rows, kHeadDim + 4]
                  int* counters,           // [num_seqs, num_kv_heads]: zero, and zero again after
