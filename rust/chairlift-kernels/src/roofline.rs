@@ -63,6 +63,18 @@ pub fn read_memory(words: &[i32]) -> u32 {
 /// Multiplies and adds in registers with all threads, `rounds` times; gives the number of operations,
 /// of which a multiplication and an addition are one each.
 pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
+    let num_operations = AtomicUsize::new(0);
+    pool::run(pool::num_threads(), &|_| {
+        num_operations.fetch_add(
+            multiply_on_this_thread(arithmetic, rounds),
+            Ordering::Relaxed,
+        );
+    });
+    num_operations.into_inner()
+}
+
+/// The same with the calling thread alone.
+fn multiply_on_this_thread(arithmetic: Arithmetic, rounds: usize) -> usize {
     struct Multiply(Arithmetic, usize);
 
     impl Kernel for Multiply {
@@ -102,13 +114,7 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
         }
     }
 
-    let num_operations = AtomicUsize::new(0);
-    pool::run(pool::num_threads(), &|_| {
-        let by_tiles = multiply_tiles(arithmetic, rounds);
-        let count = by_tiles.unwrap_or_else(|| dispatch(Multiply(arithmetic, rounds)));
-        num_operations.fetch_add(count, Ordering::Relaxed);
-    });
-    num_operations.into_inner()
+    multiply_tiles(arithmetic, rounds).unwrap_or_else(|| dispatch(Multiply(arithmetic, rounds)))
 }
 
 /// The same by tiles, where layers take them.
@@ -179,13 +185,14 @@ mod tests {
 
     #[test]
     fn operations_are_counted() {
+        // Of one thread: another test of this process may set the number of threads.
         for (arithmetic, per_word) in [
             (Arithmetic::Float32, 1),
             (Arithmetic::Bfloat16, 1),
             (Arithmetic::Int8, 2),
             (Arithmetic::Int4, 4),
         ] {
-            let few = multiply_in_registers(arithmetic, 3);
+            let few = multiply_on_this_thread(arithmetic, 3);
             let sums = few / (3 * 2 * per_word);
             assert_eq!(few, sums * 3 * 2 * per_word);
             // Or by four tiles of 256 sums.
@@ -194,7 +201,7 @@ mod tests {
                     .iter()
                     .any(|chains| sums.is_multiple_of(*chains))
             );
-            assert_eq!(multiply_in_registers(arithmetic, 6), 2 * few);
+            assert_eq!(multiply_on_this_thread(arithmetic, 6), 2 * few);
         }
     }
 }
