@@ -206,10 +206,10 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
                  const int* query_start_loc,  // [num_seqs + 1]
                  const int* seq_lens,         // [num_seqs]; the queries are the last tokens
                  const int* work,             // [num_work, 4]: sequence (index into rows), KV head,
-                                              // first token, index among the splits
-                 // that the sequence sees; those of a KV head are consecutive
-                 const int* num_work,     // on the device, so that a graph's grid is constant
-                 float* workspace,        // [num_work, workspace_rows, kHeadDim + 4]
+                                              // first token, index among its splits; those of a
+                                              // KV head are consecutive
+                 const int* num_work,         // on the device, so that a graph's grid is constant
+                 float* workspace,            // [num_work, workspace_rows, kHeadDim + 4]
                  int* counters,           // [num_seqs, num_kv_heads]: zero, and zero again after
                  const float* sinks,      // [num_heads] or null
                  const float* kv_scales,  // [2, num_kv_heads] or null: 1

@@ -2,22 +2,17 @@
 
 from ctypes import c_int, c_longlong
 
-import torch
 from torch import Tensor
 
 from chairlift.kernels.cuda.launch import launcher_of
+from chairlift.kernels.cuda.operation import operation
 from chairlift.kernels.cuda.sources import kernel_name
 
-_Device = ("cuda", "cpu")
 _BLOCK_OF_A_ROW = (1024, 40960)
 """Threads and bytes of shared memory of a block that draws for a row."""
 
 
-@torch.library.custom_op(
-    "chairlift::sample",
-    mutates_args=("tokens", "logprobs", "ranks"),
-    device_types=_Device,
-)
+@operation("sample", "tokens", "logprobs", "ranks")
 def sample(
     logits: Tensor,
     tokens: Tensor,
@@ -42,13 +37,15 @@ def sample(
     )
 
 
-@torch.library.custom_op(
-    "chairlift::sample_options",
-    mutates_args=(
-        *("logits", "tokens", "logprobs", "ranks"),
-        *("candidate_ids", "candidate_logprobs", "saved"),
-    ),
-    device_types=_Device,
+@operation(
+    "sample_options",
+    "logits",
+    "tokens",
+    "logprobs",
+    "ranks",
+    "candidate_ids",
+    "candidate_logprobs",
+    "saved",
 )
 def sample_options(
     logits: Tensor,
@@ -102,9 +99,7 @@ def sample_options(
     )
 
 
-@torch.library.custom_op(
-    "chairlift::gather_tokens", mutates_args=("input_ids",), device_types=_Device
-)
+@operation("gather_tokens", "input_ids")
 def gather_tokens(
     input_ids: Tensor, last_token: Tensor, rows: Tensor, query_start_loc: Tensor
 ) -> None:
@@ -126,9 +121,7 @@ def gather_tokens(
     )
 
 
-@torch.library.custom_op(
-    "chairlift::scatter_tokens", mutates_args=("last_token",), device_types=_Device
-)
+@operation("scatter_tokens", "last_token")
 def scatter_tokens(last_token: Tensor, tokens: Tensor, rows: Tensor) -> None:
     """Store the drawn tokens `[S]` as the last of their rows; row and token -1 are skipped."""
     num_samples = tokens.shape[0]
@@ -139,8 +132,3 @@ def scatter_tokens(last_token: Tensor, tokens: Tensor, rows: Tensor) -> None:
         0,
         *(last_token, tokens, rows, c_int(num_samples)),
     )
-
-
-for _op in (sample, sample_options, gather_tokens, scatter_tokens):
-    # A traced operation has the shapes of its arguments.
-    _op.register_fake(lambda *_: None)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chairlift.kernels.cuda.launch import launcher_of
 from chairlift.kernels.cuda.linear import Linear
+from chairlift.kernels.cuda.operation import operation
 from chairlift.kernels.cuda.row_ops import ACTIVATIONS
 from chairlift.kernels.cuda.sources import EXPERT_ROWS, kernel_name
 from chairlift.kernels.interface import ExpertRules, LinearLayer
@@ -25,7 +26,6 @@ MAX_EXPERTS: Final = 2048
 MAX_TOP_K: Final = 32
 """A lane of a warp has a choice."""
 _INT32: Final = 4
-_DEVICES: Final = ("cuda", "cpu")
 
 
 class ExpertGate(NamedTuple):
@@ -176,9 +176,7 @@ def _stacked(layers: Sequence[LinearLayer]) -> tuple[Tensor, Tensor | None]:
     return torch.stack([layer.weight for layer in own]), torch.stack(biases) if biases else None
 
 
-@torch.library.custom_op(
-    "chairlift::route_experts", mutates_args=("chosen", "weights"), device_types=_DEVICES
-)
+@operation("route_experts", "chosen", "weights")
 def route_experts(
     chosen: Tensor,
     weights: Tensor,
@@ -216,9 +214,7 @@ def route_experts(
     )
 
 
-@torch.library.custom_op(
-    "chairlift::group_by_expert", mutates_args=("order", "tiles"), device_types=_DEVICES
-)
+@operation("group_by_expert", "order", "tiles")
 def group_by_expert(
     order: Tensor, tiles: Tensor, chosen: Tensor, num_experts: int, tile_rows: int
 ) -> None:
@@ -242,7 +238,7 @@ def group_by_expert(
     )
 
 
-@torch.library.custom_op("chairlift::expert_gate_up", mutates_args=("out",), device_types=_DEVICES)
+@operation("expert_gate_up", "out")
 def expert_gate_up(
     out: Tensor,
     x: Tensor,
@@ -287,7 +283,7 @@ def expert_gate_up(
     )
 
 
-@torch.library.custom_op("chairlift::expert_down", mutates_args=("out",), device_types=_DEVICES)
+@operation("expert_down", "out")
 def expert_down(
     out: Tensor,
     inner_rows: Tensor,
@@ -318,7 +314,7 @@ def expert_down(
     )
 
 
-@torch.library.custom_op("chairlift::sum_experts", mutates_args=("out",), device_types=_DEVICES)
+@operation("sum_experts", "out")
 def sum_experts(out: Tensor, outputs: Tensor, weights: Tensor, top_k: int) -> None:
     """Write the weighted sum of each token's `outputs` `[T * top_k, H]` to `out` `[T, H]`."""
     num_tokens, hidden = out.shape
@@ -329,8 +325,3 @@ def sum_experts(out: Tensor, outputs: Tensor, weights: Tensor, top_k: int) -> No
         0,
         *(out, outputs, weights, c_int(hidden), c_int(top_k)),
     )
-
-
-for _op in (route_experts, group_by_expert, expert_gate_up, expert_down, sum_experts):
-    # A traced operation has the shapes of its arguments.
-    _op.register_fake(lambda *_: None)

@@ -1,8 +1,8 @@
 """Each kernel as an operation on tensors, and the `Kernels` of a GPU that a model is given.
 
 An operation does not repeat the checks of its kernel; it chooses grid, block and shared memory, and
-calls the launcher of its tensors' device. All operations write to tensors of the caller, so that
-`torch.library` only needs to know which arguments are written.
+calls the launcher of its tensors' device. All operations write to tensors of the caller: which
+arguments they write is all that `operation` has to know.
 """
 
 from ctypes import c_float, c_int, c_longlong
@@ -16,6 +16,7 @@ from chairlift.kernels.cuda.experts import experts as experts
 from chairlift.kernels.cuda.launch import launcher_of
 from chairlift.kernels.cuda.linear import Linear as Linear
 from chairlift.kernels.cuda.linear import linear as linear
+from chairlift.kernels.cuda.operation import operation
 from chairlift.kernels.cuda.refused import causal_conv as causal_conv
 from chairlift.kernels.cuda.refused import gated_delta as gated_delta
 from chairlift.kernels.cuda.refused import gated_rms_norm as gated_rms_norm
@@ -38,8 +39,6 @@ MAX_DECODE_ROWS: Final = 16
 
 _BUS_GRID: Final = 64
 """Blocks of threads that copy across the bus: 512 KiB under way, several times what a bus needs."""
-_Device = ("cuda", "cpu")
-"""Tensors of a CPU go to the emulation, where one is installed."""
 
 
 linear_from_blocks: Final = None
@@ -56,9 +55,7 @@ def linear_bytes(
     return out_features * in_features * dtype.itemsize
 
 
-@torch.library.custom_op(
-    "chairlift::kv_write", mutates_args=("query_key", "cache"), device_types=_Device
-)
+@operation("kv_write", "query_key", "cache")
 def kv_write(
     query_key: Tensor,
     value: Tensor,
@@ -108,11 +105,7 @@ def kv_write(
     )
 
 
-@torch.library.custom_op(
-    "chairlift::paged_decode",
-    mutates_args=("out", "workspace", "counters"),
-    device_types=_Device,
-)
+@operation("paged_decode", "out", "workspace", "counters")
 def paged_decode(
     out: Tensor,
     query: Tensor,
@@ -168,7 +161,7 @@ def paged_decode(
     )
 
 
-@torch.library.custom_op("chairlift::paged_prefill", mutates_args=("out",), device_types=_Device)
+@operation("paged_prefill", "out")
 def paged_prefill(
     out: Tensor,
     query: Tensor,
@@ -214,9 +207,7 @@ def paged_prefill(
     )
 
 
-@torch.library.custom_op(
-    "chairlift::copy_blocks", mutates_args=("destination",), device_types=_Device
-)
+@operation("copy_blocks", "destination")
 def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
     """Copy blocks of all layers from one pool to another, or within one.
 
@@ -261,8 +252,3 @@ def prefill_shared_bytes(head_dim: int, tile_rows: int, kv_bytes: int) -> int:
     """Return the shared memory of `paged_prefill` for keys of so many bytes a number."""
     tokens = 32 if head_dim > 128 else 64
     return tile_rows * head_dim * 2 + 2 * tokens * head_dim * kv_bytes
-
-
-for _op in (kv_write, paged_decode, paged_prefill, copy_blocks):
-    # A traced operation has the shapes of its arguments.
-    _op.register_fake(lambda *_: None)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chairlift.kernels.cuda.launch import launcher_of
+from chairlift.kernels.cuda.operation import operation
 from chairlift.kernels.cuda.sources import kernel_name
 
 VECTOR_BYTES: Final = 16
@@ -19,7 +20,6 @@ NORM_BYTES: Final = 64
 """Shared memory of `norm` beside what is normed."""
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_tanh", "relu2", "sigmoid")
 """As `activate` numbers them."""
-_Device = ("cuda", "cpu")
 
 
 def select_rows(x: Tensor, rows: Tensor, out: Tensor, multiplier: float = 1.0) -> None:
@@ -124,7 +124,7 @@ def silu_mul(gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     return activate_mul(gate_up, "silu", out)
 
 
-@torch.library.custom_op("chairlift::norm", mutates_args=("out", "x"), device_types=_Device)
+@operation("norm", "out", "x")
 def norm_out(
     out: Tensor,
     x: Tensor,
@@ -159,7 +159,7 @@ def norm_out(
     )
 
 
-@torch.library.custom_op("chairlift::activate", mutates_args=("out",), device_types=_Device)
+@operation("activate", "out")
 def activate_out(out: Tensor, gate: Tensor, up: Tensor | None, activation: int) -> None:
     """Write an activation of `gate`, times `up` if given; all `[T, I]`, rows may be strided.
 
@@ -179,8 +179,3 @@ def activate_out(out: Tensor, gate: Tensor, up: Tensor | None, activation: int) 
         0,
         *(out, gate, up, *map(c_longlong, strides), c_int(size), c_int(activation)),
     )
-
-
-for _op in (norm_out, activate_out):
-    # A traced operation has the shapes of its arguments.
-    _op.register_fake(lambda *_: None)
