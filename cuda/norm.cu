@@ -1,5 +1,7 @@
 // Norms of the residual stream, which they may add to first, and of parts of a row: RMS norm (Zhang
-// and Sennrich, 2019) and layer norm (Ba et al., 2016).
+// and Sennrich, 2019) and layer norm (Ba et al., 2016); and a gate with a norm behind it, as
+// Mamba-2 has them.
+#include "chairlift/activation.cuh"
 #include "chairlift/vec.cuh"
 
 namespace chairlift {
@@ -83,6 +85,55 @@ __global__ void __launch_bounds__(256)
     for (int j = 0; j < kVec; ++j)
       values[j] = (values[j] - mean) * scale * (weights[j] + offset) + biases[j];
     Vec<T>::pack_from(values).store(out + token * out_stride + group + i);
+  }
+}
+
+// x = y / sqrt(mean(y^2) + eps) * weight with y = x silu(gate), or x = y without a weight.
+//
+// Grid (num_tokens, num_groups), kNormThreads threads, 32 bytes of shared memory: a block norms one
+// group of a row. Size and strides are multiples of 16 bytes. One rounding at the end; the bits of
+// a row depend on that row alone.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    gated_norm(T* x,                 // [num_tokens, num_groups * size]
+               const T* gate,        // likewise
+               const float* weight,  // [num_groups * size] or null
+               long long x_stride,   // elements from token to token
+               long long gate_stride, int size, float eps) {
+  constexpr int kVec = Vec<T>::kSize;
+  const long long token = blockIdx.x;
+  const int group = blockIdx.y * size;
+  T* own = x + token * x_stride + group;
+  const T* gates = gate + token * gate_stride + group;
+
+  const auto gated = [&](int i, float (&values)[kVec]) {
+    float factors[kVec];
+    Vec<T>::load(own + i).unpack(values);
+    Vec<T>::load(gates + i).unpack(factors);
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) values[j] *= activated(factors[j], kSilu);
+  };
+
+  float scale = 1.0f;
+  if (weight != nullptr) {
+    float squares = 0.0f;
+    for (int i = threadIdx.x * kVec; i < size; i += kNormThreads * kVec) {
+      float values[kVec];
+      gated(i, values);
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) squares += values[j] * values[j];
+    }
+    float* partial = reinterpret_cast<float*>(dynamic_shared());  // [kNormWarps]
+    scale = rsqrtf(block_sum(squares, partial) / static_cast<float>(size) + eps);
+  }
+  for (int i = threadIdx.x * kVec; i < size; i += kNormThreads * kVec) {
+    float values[kVec];
+    gated(i, values);
+    if (weight != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) values[j] = values[j] * scale * weight[group + i + j];
+    }
+    Vec<T>::pack_from(values).store(own + i);
   }
 }
 

@@ -161,7 +161,8 @@ def main() -> None:
     began = time.perf_counter()
     device = CudaDevice()
     tell(gpu=torch.cuda.get_device_name(), torch=torch.__version__)
-    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128, has_experts=True))
+    parts = {"has_experts": True, "has_states": True}
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128, **parts))
     tell(compile_s=time.perf_counter() - began)
     with torch.inference_mode():
         check(device)

@@ -1,14 +1,19 @@
 """Each kernel against a few lines of PyTorch on the same GPU, before anything is measured."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from chairlift import _core
+from chairlift.attention.metadata import AttentionMetadata
 from chairlift.bench.gpu_attention import Batch, PagedAttention
 from chairlift.engine.device_draws import ListBuffers
 from chairlift.engine.sampler import Sampler
+from chairlift.kernels import Kernels, cpu
 from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator
+from chairlift.kernels.interface import DeltaRules, RaggedBatch, ScanRules
 from chairlift.model.layer_parts import Experts
 from chairlift.sampler_options import SamplerOptions, SamplingParameters
 from torch import Tensor
@@ -25,7 +30,8 @@ TOLERANCE = 2e-2
 def mistakes(accelerator: Accelerator) -> Iterator[tuple[str, float]]:
     """Return the name and the relative error of each check; the kernels of the case are loaded."""
     rows = rms_norm, layer_norm, silu_mul, gelu, kv_write, neighbours
-    for check in (*rows, decode, prefill, mixed, sinks, experts, head, sample, options):
+    states = convolution, delta, scan, states_copied
+    for check in (*rows, decode, prefill, mixed, sinks, experts, *states, head, sample, options):
         got, expected = (t.double() for t in check(accelerator))
         error = (got - expected).abs().max() / expected.abs().max().clamp_min(1e-9)
         yield check.__name__, float(error.nan_to_num(torch.inf))
@@ -159,6 +165,92 @@ def experts(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     return torch.cat((few, mixture(x, logits))), mixture.expected(
         torch.cat((x[:9], x)), torch.cat((logits[:9], logits))
     )
+
+
+def convolution(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """A new row, and one that goes on where its state ends."""
+    device, channels, taps = accelerator.device, 1032, 4
+    weight = torch.randn(taps, channels, device=device)
+
+    def call(kernels: Kernels, x: Tensor, state: Tensor, rows: RaggedBatch, out: Tensor) -> None:
+        own = weight.to(x.device)
+        kernels.causal_conv(x, own, state, rows, out, has_silu=True)
+
+    return _advanced(accelerator, [channels], channels, (taps - 1, channels), call)
+
+
+def delta(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """The gated delta rule; two value heads share a key head."""
+    heads, keys, values = 4, 128, 128
+    numbers = [torch.rand(heads), torch.randn(heads), torch.randn(values)]
+
+    def call(kernels: Kernels, *arguments: Any) -> None:  # noqa: ANN401, tensors and a batch
+        qkv, gate, b_a, state, rows, out = arguments
+        rate, bias, norm = (own.to(qkv.device) for own in numbers)
+        rules = DeltaRules(rate, bias, norm, 1e-6)
+        kernels.gated_delta(qkv, gate, b_a, rules, state, rows, out)
+
+    size = heads * values
+    widths = [2 * 2 * keys + size, size, 2 * heads]
+    return _advanced(accelerator, widths, size, (heads, keys, values), call)
+
+
+def scan(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """The selective scan of Mamba-2, in two groups."""
+    heads, state_dim, head_dim, groups = 4, 128, 64, 2
+    numbers = [torch.rand(heads), torch.randn(heads), torch.randn(heads)]
+
+    def call(kernels: Kernels, *arguments: Any) -> None:  # noqa: ANN401, tensors and a batch
+        xbc, dt, state, rows, out = arguments
+        rules = ScanRules(*(own.to(xbc.device) for own in numbers))
+        kernels.selective_scan(xbc, dt, rules, groups, state, rows, out)
+
+    size = heads * head_dim
+    widths = [size + 2 * groups * state_dim, heads]
+    return _advanced(accelerator, widths, size, (heads, state_dim, head_dim), call)
+
+
+def _advanced(
+    accelerator: Accelerator,
+    widths: list[int],
+    width: int,
+    shape: tuple[int, ...],
+    call: Callable[..., None],
+) -> tuple[Tensor, Tensor]:
+    """Return what a kernel makes of random inputs, output and states, and what the CPU does."""
+    device, counts, befores = accelerator.device, [40, 1, 9], [0, 7, 3]
+    inputs = [_random(accelerator, sum(counts), own) for own in widths]
+    state = torch.randn(4, *shape, device=device)
+    batch = AttentionMetadata(
+        rows=torch.tensor([2, 0, 3]).int(),
+        query_start_loc=torch.tensor([0, *counts]).cumsum(0).int(),
+        seq_lens=torch.tensor([sum(pair) for pair in zip(counts, befores, strict=True)]).int(),
+        positions=torch.empty(0),
+        slot_mapping=torch.empty(0),
+        block_tables=torch.empty(0),
+        block_size=16,
+    )
+    expected, expected_state = torch.empty(sum(counts), width), state.cpu().clone()
+    call(cpu, *(own.cpu().float() for own in inputs), expected_state, batch, expected)
+    names = "rows", "query_start_loc", "seq_lens"
+    there = replace(batch, **{name: getattr(batch, name).to(device) for name in names})
+    out = _random(accelerator, sum(counts), width)
+    call(ops, *inputs, state, there, out)
+    pairs = (expected, out), (expected_state, state)
+    scales = [own.abs().max() for own, _ in pairs]
+    got, wanted = (
+        torch.cat([(pair[i].cpu() / s).flatten() for pair, s in zip(pairs, scales, strict=True)])
+        for i in (1, 0)
+    )
+    return got, wanted
+
+
+def states_copied(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
+    """States of whole rows, of some 100 KiB."""
+    pool = torch.randn(5, 25_000, device=accelerator.device)
+    expected = pool[[1, 1, 2, 1, 4]].clone()
+    ops.copy_states(pool, torch.tensor([[0, 1], [3, 1]], device=pool.device).int())
+    return pool, expected
 
 
 def head(accelerator: Accelerator) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from itertools import product
 
 import torch
-from chairlift.kernels.cuda.sources import EXPERT_ROWS, HEAD_DIMS
+from chairlift.kernels.cuda.sources import EXPERT_ROWS, HEAD_DIMS, STATE_KEYS
 from chairlift.kernels.cuda.sources import kernel_name as instance
 
 BLOCK_SIZE = 16
@@ -13,7 +13,7 @@ OTHER_TYPES = [(F16, F16, 64), (F16, F8, 64), (BF16, F8, 96), (BF16, F8, 128), (
 """Of queries and of the cache, and the head sizes that attention is tested with beside bfloat16."""
 
 _PLAIN = ("copy_blocks", "gather_tokens", "scatter_tokens", "sample_options")
-_PLAIN += ("route_experts", "group_by_expert")
+_PLAIN += ("route_experts", "group_by_expert", "copy_states")
 """Kernels without template arguments."""
 
 
@@ -45,4 +45,7 @@ def _elementwise() -> list[str]:
     names = [instance(kernel, dtype) for kernel in kernels for dtype in (F32, BF16, F16)]
     names += [instance("sum_experts", dtype) for dtype in (BF16, F16)]
     layers = product(("expert_gate_up", "expert_down"), (BF16, F16), EXPERT_ROWS)
-    return names + [instance(*layer) for layer in layers]
+    names += [instance(*layer) for layer in layers]
+    names += [instance(k, t) for k in ("causal_conv", "gated_norm") for t in (BF16, F16)]
+    rules = product(("selective_scan", "gated_delta"), (BF16, F16), STATE_KEYS)
+    return names + [instance(*rule) for rule in rules]

@@ -24,14 +24,16 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def device():
     device = EmulatedDevice()
-    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128, has_experts=True))
+    device.load(
+        ModelKernels(torch.bfloat16, torch.bfloat16, 128, has_experts=True, has_states=True)
+    )
     return device
 
 
 def test_its_checks_pass(device):
     errors = dict(mistakes(device))
     assert max(errors.values()) < TOLERANCE, errors
-    assert len(errors) == 14
+    assert len(errors) == 18
 
 
 def test_its_model_answers_every_request_in_full(device):

@@ -24,6 +24,11 @@ SAMPLES = [
     instance("expert_gate_up", BF16, 64),
     instance("expert_down", F16, 16),
     instance("sum_experts", BF16),
+    instance("copy_states"),
+    instance("causal_conv", BF16),
+    instance("selective_scan", BF16, 256),
+    instance("gated_delta", F16, 128),
+    instance("gated_norm", BF16),
 ]
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from chairlift import Engine
-from chairlift.engine.loading.devices import layer_obstacle
 from chairlift.engine.loading.load import replan_memory
 from chairlift.errors import ConfigError, Reason
 from chairlift.model.config import ModelConfig
@@ -161,11 +160,6 @@ def test_snapshots_are_refused_where_no_request_would_begin_with_one(hybrid, tin
         make_engine(tiny.folder, state_snapshots=3)
     with pytest.raises(ConfigError, match=r"^memory: .*, state_snapshots or max_num"):
         make_engine(hybrid, state_snapshots=10**12)
-
-
-def test_a_gpu_is_refused_by_name(hybrid):
-    obstacle = layer_obstacle(ModelConfig.load(hybrid).spec)
-    assert obstacle == "model: recurrent states are not supported on a GPU"
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2])

@@ -72,7 +72,8 @@ def _names(model: str | None) -> list[str]:
     if (obstacle := gpu_obstacle(settings, config)) is not None:
         raise ConfigError(obstacle)
     spec, dtype = config.spec, compute_dtype(settings, config)
-    return kernels_of(dtype, spec.shape.head_dim, has_experts=spec.router_size > 0)
+    parts = {"has_experts": spec.router_size > 0, "has_states": spec.has_state}
+    return kernels_of(dtype, spec.shape.head_dim, **parts)
 
 
 app = new_app("The CUDA kernels: compile them ahead of time, list them.")

@@ -24,10 +24,11 @@ from chairlift.attention.metadata import AttentionMetadata, AttentionWork
 from chairlift.engine.device_draws import DeviceDraws, Pending
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
 from chairlift.engine.staging import Inputs, Staging
-from chairlift.engine.step_inputs import Draws, StepInputs
+from chairlift.engine.step_inputs import Draws, StateMoves, StepInputs
 from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator, Event
 from chairlift.kernels.cuda.sources import HEAD_DIMS
+from chairlift.model.recurrent import cut_states
 from chairlift.model.transformer import Transformer
 from chairlift.plan import block_updates
 
@@ -69,6 +70,7 @@ class DeviceRunner(ModelRunner):
         accelerator: Accelerator,
         on_capture: Captured | None = None,
         host_pool: Tensor | None = None,
+        state_pool: Tensor | None = None,
     ) -> None:
         """Allocate all that a step takes, and record the launches of decodes.
 
@@ -81,6 +83,7 @@ class DeviceRunner(ModelRunner):
             accelerator: The device.
             on_capture: Called after each recording.
             host_pool: Of host memory that the device can reach.
+            state_pool: Of a hybrid, `[rows, numbers]`: of all rows, the probe, then the snapshots.
         """
         self._accelerator = accelerator
         self._shape = shape
@@ -110,7 +113,9 @@ class DeviceRunner(ModelRunner):
             num_hosts=shape.steps_in_flight + 1,
         )
         whole_steps = self._staging.hosts[: shape.steps_in_flight]
-        super().__init__(model, kv_cache, shape, clock, host_pool, whole_steps)
+        states = None if state_pool is None else cut_states(spec, state_pool)
+        super().__init__(model, kv_cache, shape, clock, host_pool, whole_steps, states)
+        self._state_pool = state_pool
         # -1 marks a token that the host does not know yet; `apply_plan` copies it.
         self._last_token.fill_(-1)
         # One line more than there are rows: the probe's, whose blocks are the null block.
@@ -121,6 +126,12 @@ class DeviceRunner(ModelRunner):
             accelerator.host_buffer(*updates, dtype=torch.int32) for _ in self._buffers
         ]
         self._device_updates = torch.zeros(updates, dtype=torch.int32, device=device)
+        # A row loads a state, gets a copy of one, and is saved once at most.
+        moves = (0 if state_pool is None else 3 * rows, 2)
+        self._host_moves = [
+            accelerator.host_buffer(*moves, dtype=torch.int32) for _ in self._buffers
+        ]
+        self._device_moves = torch.zeros(moves, dtype=torch.int32, device=device)
         self._draws = DeviceDraws(accelerator, self._staging, rows, spec.vocab_size)
         self._recorded: dict[int, _Recorded] = {}
         self._record_decodes(on_capture)
@@ -128,8 +139,11 @@ class DeviceRunner(ModelRunner):
 
     def apply(self, plan: Tensor) -> StepInputs:
         """As `ModelRunner.apply`; sends new blocks to the device's tables too."""
-        host = self._host_updates[self._num_applied % len(self._buffers)]
+        turn = self._num_applied % len(self._buffers)
+        host = self._host_updates[turn]
         inputs = super().apply(plan)
+        if inputs.states is not None:
+            inputs = inputs._replace(states=self._send(inputs.states, self._host_moves[turn]))
         updates = block_updates(plan.numpy())
         if len(updates):
             group, row, column, block = updates.T
@@ -141,6 +155,19 @@ class DeviceRunner(ModelRunner):
             sent.copy_(host[:count], non_blocking=True)
             self._device_tables.view(-1).index_put_((sent[:, 0],), sent[:, 1])
         return inputs
+
+    def _send(self, moves: StateMoves, host: Tensor) -> StateMoves:
+        """Return copies of states as the device reads them, after those of the step before."""
+        counts = [len(part) for part in moves]
+        sent = self._device_moves[: sum(counts)]
+        sent.copy_(torch.cat(moves, out=host[: sum(counts)]), non_blocking=True)
+        return StateMoves(*torch.split(sent, counts))
+
+    def _copy_states(self, moves: Tensor) -> None:
+        """As `ModelRunner._copy_states`, by one launch."""
+        if len(moves):
+            assert self._state_pool is not None, "of a hybrid"
+            ops.copy_states(self._state_pool, moves)
 
     def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
         """Copy beside the step in flight; later launches wait for the copies.
@@ -159,7 +186,10 @@ class DeviceRunner(ModelRunner):
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> Pending:
         """Launch a step; return its draws, which are known once it has ended."""
-        return self._launch(inputs)
+        launched = self._launch(inputs)
+        if inputs.states is not None:
+            self._copy_states(inputs.states.saves)
+        return launched
 
     def replay(self, num_rows: int) -> None:
         """Replay the recorded launches of so many decodes, over the last step's inputs."""
@@ -286,7 +316,8 @@ class DeviceRunner(ModelRunner):
         )
         # Where every token samples, they do so in order.
         selected = device.sample_rows[:num_samples] if num_samples < num_tokens else None
-        hidden = self.model.forward(input_ids, metadata, self.kv_cache, selected)
+        batch = (input_ids, metadata, self.kv_cache, selected, None)
+        hidden = self.model.forward(*batch, self._states)
         if num_samples:
             self.model.logits(hidden, out=self._draws.logits[:num_samples])
 

@@ -238,8 +238,8 @@ class ModelRunner:
             selected = torch.cat((sample_rows, scores.rows))
         batch = (input_ids, metadata, self.kv_cache, selected, inputs.adapters)
         hidden = self.model.forward(*batch, self._states)
-        if inputs.states is not None and self._states is not None:
-            copy_states(self._states, inputs.states.saves)
+        if inputs.states is not None:
+            self._copy_states(inputs.states.saves)
         prompt = None if scores is None else self._score(hidden[num_samples:], scores)
         if draws is None:
             return replace(Sampled.empty(0), prompt=prompt)
@@ -295,13 +295,18 @@ class ModelRunner:
 
         Recurrent states are copied to their rows, too.
         """
-        if inputs.states is not None and self._states is not None:
-            copy_states(self._states, inputs.states.loads)
-            copy_states(self._states, inputs.states.copies)
+        if inputs.states is not None:
+            self._copy_states(inputs.states.loads)
+            self._copy_states(inputs.states.copies)
         if self.host_pool is not None and len(inputs.swap_out) + len(inputs.swap_in) > 0:
             self._swap(self.host_pool, inputs)
         if len(inputs.copies) > 0:
             self.model.backend.copy_blocks(self.kv_cache, self.kv_cache, inputs.copies)
+
+    def _copy_states(self, moves: Tensor) -> None:
+        """Copy recurrent states; int32 `[., 2]`: targets and sources."""
+        assert self._states is not None, "of a hybrid"
+        copy_states(self._states, moves)
 
     def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
         """Swap blocks out, then in: a block may be swapped in where one was swapped out."""

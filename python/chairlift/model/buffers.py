@@ -11,6 +11,8 @@ from chairlift.model.spec import LayerSpec, ModelSpec
 
 _NUM_STREAM = 4
 """Buffers of the residual stream, which come first."""
+_ALIGNMENT = 8
+"""Numbers."""
 
 
 class BufferWidths(NamedTuple):
@@ -48,7 +50,7 @@ class BufferWidths(NamedTuple):
             qkv=max(heads.projected_size for heads in spec.heads),
             values=max(heads.normed_size for heads in spec.heads),
             attended=max(heads.query_size for heads in spec.heads),
-            projected=max((own.projected_size for own in recurrent), default=0),
+            projected=_aligned(max((own.projected_size for own in recurrent), default=0)),
             convolved=max((own.conv_size for own in recurrent), default=0),
             mixed=max((own.mixed_size for own in recurrent), default=0),
             gate_up=max(2 * inner if is_gated else inner, inputs),
@@ -70,6 +72,11 @@ class BufferWidths(NamedTuple):
         stream = sum(self[:_NUM_STREAM])
         item = stream * stream_dtype.itemsize + sum(inner) * dtype.itemsize
         return num_tokens * (item + router * torch.float32.itemsize)
+
+
+def _aligned(width: int) -> int:
+    """Return a width whose rows begin where the vectors of every kernel may."""
+    return -(-width // _ALIGNMENT) * _ALIGNMENT
 
 
 class HeadBuffers(NamedTuple):
@@ -118,7 +125,8 @@ class Buffers(NamedTuple):
     heads: tuple[HeadBuffers, ...]
     """As `ModelSpec.heads` has them, in the same memory."""
     projected: Tensor
-    """`[T, projected_size]` of the layers with a recurrent state; no numbers without one."""
+    """`[T, projected_size]` of the layers with a recurrent state, or a few numbers more; none
+    without one."""
     convolved: Tensor
     """`[T, conv_size]` of these layers."""
     mixed: Tensor

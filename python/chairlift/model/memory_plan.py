@@ -25,7 +25,7 @@ from chairlift.model.adapters.load import adapter_bytes
 from chairlift.model.buffers import BufferWidths
 from chairlift.model.config import ModelConfig
 from chairlift.model.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
-from chairlift.model.recurrent import num_states, plan_snapshots, state_bytes
+from chairlift.model.recurrent import kv_share, num_states, plan_snapshots, state_bytes
 from chairlift.model.weight_sizes import WeightSizes
 from chairlift.model.weights import stream_dtype
 
@@ -131,6 +131,7 @@ def plan_memory(
     activation_bytes = _activation_bytes(settings, model, stream, backend.kernels)
     if is_dedicated and memory is not None:
         left = max(0, int(memory * _DEDICATED_FRACTION) - weights - activation_bytes)
+        left = kv_share(settings, model.spec, left)
         num_blocks = plan_blocks(settings, model, backend, left, fraction=1.0)
     else:
         num_blocks = plan_blocks(settings, model, backend, memory)

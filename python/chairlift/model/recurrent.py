@@ -53,6 +53,21 @@ def plan_snapshots(settings: "EngineConfig", spec: ModelSpec, kv_cache_bytes: in
     return max(_LEAST_SNAPSHOTS, min(fit, _SNAPSHOTS_PER_ROW * settings.max_num_seqs))
 
 
+def kv_share(settings: "EngineConfig", spec: ModelSpec, num_bytes: int) -> int:
+    """Return what of the memory for keys, values and states is that of keys and values."""
+    if not spec.has_state:
+        return num_bytes
+    left = num_bytes - state_bytes(spec, num_states(settings.max_num_seqs))
+    if settings.prefix_cache and settings.state_snapshots is None:
+        # As `plan_snapshots` takes them.
+        most = state_bytes(spec, _SNAPSHOTS_PER_ROW * settings.max_num_seqs)
+        fit = int(left * _SHARE_OF_KV_CACHE / (1 + _SHARE_OF_KV_CACHE))
+        left -= max(state_bytes(spec, _LEAST_SNAPSHOTS), min(fit, most))
+    else:
+        left -= state_bytes(spec, plan_snapshots(settings, spec, 0))
+    return max(0, left)
+
+
 def copy_states(states: States, moves: Tensor) -> None:
     """Copy the states of all layers.
 
@@ -73,6 +88,25 @@ def allocate_states(spec: ModelSpec, num_rows: int) -> States:
         tuple(zeroed(num_rows, *shape, 4).view(torch.float32).squeeze(-1) for shape in shapes)
         for shapes in _state_shapes(spec)
     )
+
+
+def allocate_state_pool(spec: ModelSpec, num_rows: int, device: torch.device) -> Tensor:
+    """Allocate float32 `[num_rows, numbers]` on a device: a row is one run, for one copy."""
+    numbers = state_bytes(spec, 1) // torch.float32.itemsize
+    return torch.zeros(num_rows, numbers, dtype=torch.float32, device=device)
+
+
+def cut_states(spec: ModelSpec, pool: Tensor) -> States:
+    """Return the states that lie in a pool, layer after layer; their rows are strided."""
+    begin, states = 0, []
+    for shapes in _state_shapes(spec):
+        own = []
+        for shape in shapes:
+            end = begin + prod(shape)
+            own.append(pool[:, begin:end].view(len(pool), *shape))
+            begin = end
+        states.append(tuple(own))
+    return tuple(states)
 
 
 def state_bytes(spec: ModelSpec, num_rows: int) -> int:

@@ -26,9 +26,11 @@ from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.experts import MAX_EXPERTS, MAX_TOP_K
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.kernels.cuda.ops import rotary_step
+from chairlift.kernels.cuda.recurrent_ops import holds_state
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
 from chairlift.model.config import ModelConfig
 from chairlift.model.layer_parts import Attention, Experts
+from chairlift.model.recurrence import Recurrent, ShortConv
 from chairlift.model.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -96,8 +98,9 @@ def choose_place(
         }
         accelerator = accelerator or CudaDevice()
         in_fp8 = settings.kv_cache_dtype is KvCacheDtype.FP8
+        settings = settings.model_copy(update=defaults)
         return Place(
-            settings.model_copy(update=defaults),
+            hybrid_settings(settings) if model.spec.has_state else settings,
             (Fp8CudaBackend if in_fp8 else CudaBackend)(accelerator.device),
             accelerator,
             accelerator.free_bytes(),
@@ -219,6 +222,17 @@ def _expert_checks(experts: Sequence[Experts]) -> tuple[tuple[str, bool], ...]:
     )
 
 
+def _state_checks(mixers: Sequence[Recurrent]) -> tuple[tuple[str, bool], ...]:
+    """Return the recurrent states that no CUDA kernel moves on, and whether some are there."""
+    step = CUDA_LIMITS.width_step
+    channels = [own.channels if isinstance(own, ShortConv) else own.conv_size for own in mixers]
+    heads = [shape[1:] for own in mixers for shape in own.state_shapes[1:]]
+    return (
+        (f"convolutions of no multiple of {step} channels", any(n % step for n in channels)),
+        ("states of such large heads", not all(holds_state(*head) for head in heads)),
+    )
+
+
 def layer_obstacle(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     attentions = spec.attentions
@@ -227,7 +241,7 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
         widths.append(spec.layer_inputs.size)
     step = CUDA_LIMITS.width_step
     checks = (
-        ("recurrent states", spec.has_state),
+        *_state_checks([mixer for layer in spec.layers if (mixer := layer.recurrent)]),
         ("layers of different heads", len(spec.shapes) > 1),
         ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
         (f"widths that are no multiple of {step}", any(width % step for width in widths)),

@@ -38,7 +38,7 @@ from chairlift.model.generic.config import load_generic_config
 from chairlift.model.generic.transformer import GenericTransformer
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
-from chairlift.model.recurrent import allocate_states, num_states
+from chairlift.model.recurrent import allocate_state_pool, allocate_states, num_states
 from chairlift.model.resident import release_library_pages, trim_heap
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
@@ -98,7 +98,8 @@ def load_model(
         config = replace(config, dtype=compute_dtype(settings, config), block_types={})
         kv_dtype = backend.stored_dtype(config.dtype)
         spec = config.spec
-        kernels = ModelKernels(config.dtype, kv_dtype, spec.shape.head_dim, spec.router_size > 0)
+        parts = spec.router_size > 0, spec.has_state
+        kernels = ModelKernels(config.dtype, kv_dtype, spec.shape.head_dim, *parts)
         place.accelerator.load(kernels, _log_kernels)
     plan = plan_at(place, config)
     tokenizer = Tokenizer.load(folder)
@@ -112,12 +113,18 @@ def load_model(
         touch_first_blocks(kv_cache, plan.weight_bytes)
         release_library_pages()
     num_snapshots = plan.num_state_snapshots
+    states = state_pool = None
+    if config.spec.has_state:
+        num_rows = num_states(settings.max_num_seqs) + num_snapshots
+        if place.accelerator is None:
+            states = allocate_states(config.spec, num_rows)
+        else:
+            state_pool = allocate_state_pool(config.spec, num_rows, place.device)
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
         host_pool=new_host_pool(place, config, kv_cache, plan),
-        states=allocate_states(config.spec, num_states(settings.max_num_seqs) + num_snapshots)
-        if config.spec.has_state
-        else None,
+        states=states,
+        state_pool=state_pool,
         num_state_snapshots=num_snapshots if config.spec.has_state else None,
         pooling=NOTHING
         if place.accelerator is not None or isinstance(transformer, GenericTransformer)

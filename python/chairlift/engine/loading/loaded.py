@@ -62,7 +62,9 @@ class LoadedModel:
     runner_factory: "RunnerFactory | None" = None
     """Builds the runner; None takes that of the place."""
     states: States | None = None
-    """Of a hybrid, for all rows, the probe and the snapshots."""
+    """Of a hybrid on a CPU, for all rows, the probe and the snapshots."""
+    state_pool: Tensor | None = None
+    """Those of a hybrid on a GPU."""
     num_state_snapshots: int | None = None
     """Of a hybrid."""
     pooling: PoolingAbilities = NOTHING
@@ -90,6 +92,7 @@ class LoadedModel:
             *(model, place.backend, kv_cache, shape, clock, place.accelerator),
             on_capture=_log_capture,
             host_pool=host_pool,
+            state_pool=self.state_pool,
         )
 
 

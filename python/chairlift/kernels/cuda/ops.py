@@ -17,10 +17,11 @@ from chairlift.kernels.cuda.launch import launcher_of
 from chairlift.kernels.cuda.linear import Linear as Linear
 from chairlift.kernels.cuda.linear import linear as linear
 from chairlift.kernels.cuda.operation import operation
-from chairlift.kernels.cuda.refused import causal_conv as causal_conv
-from chairlift.kernels.cuda.refused import gated_delta as gated_delta
-from chairlift.kernels.cuda.refused import gated_rms_norm as gated_rms_norm
-from chairlift.kernels.cuda.refused import selective_scan as selective_scan
+from chairlift.kernels.cuda.recurrent_ops import causal_conv as causal_conv
+from chairlift.kernels.cuda.recurrent_ops import copy_states as copy_states
+from chairlift.kernels.cuda.recurrent_ops import gated_delta as gated_delta
+from chairlift.kernels.cuda.recurrent_ops import gated_rms_norm as gated_rms_norm
+from chairlift.kernels.cuda.recurrent_ops import selective_scan as selective_scan
 from chairlift.kernels.cuda.row_ops import activate as activate
 from chairlift.kernels.cuda.row_ops import activate_mul as activate_mul
 from chairlift.kernels.cuda.row_ops import add_layer_norm as add_layer_norm

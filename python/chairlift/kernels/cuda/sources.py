@@ -27,7 +27,11 @@ ELEMENTS: Final = {
 EXPERT_ROWS: Final = (16, 64)
 """Rows of a tile of one expert."""
 
+STATE_KEYS: Final = (128, 256)
+"""Keys of a head's recurrent state that registers have room for."""
+
 _FILES: Final = {
+    "gated_norm": "norm.cu",
     **dict.fromkeys(("gather_tokens", "scatter_tokens"), "tokens.cu"),
     **dict.fromkeys(("route_experts", "group_by_expert", "sum_experts"), "experts.cu"),
     **dict.fromkeys(("expert_gate_up", "expert_down"), "expert_gemm.cu"),
@@ -63,10 +67,11 @@ class ModelKernels(NamedTuple):
     """Of keys and values in the cache."""
     head_dim: int
     has_experts: bool = False
+    has_states: bool = False
 
     def names(self) -> list[str]:
         """Return the name of every kernel that a step of the model may launch."""
-        dtype, kv_dtype, head_dim, has_experts = self
+        dtype, kv_dtype, head_dim, has_experts, has_states = self
         tiles = (64,) if head_dim == max(HEAD_DIMS) else (64, 128)
         return [
             *(kernel_name("paged_prefill", dtype, kv_dtype, head_dim, rows) for rows in tiles),
@@ -80,6 +85,7 @@ class ModelKernels(NamedTuple):
             kernel_name("gather_tokens"),
             kernel_name("scatter_tokens"),
             *(_expert_kernels(dtype) if has_experts else ()),
+            *(_state_kernels(dtype) if has_states else ()),
         ]
 
 
@@ -93,18 +99,29 @@ def _expert_kernels(dtype: torch.dtype) -> list[str]:
     ]
 
 
+def _state_kernels(dtype: torch.dtype) -> list[str]:
+    rules = product(("selective_scan", "gated_delta"), STATE_KEYS)
+    return [
+        kernel_name("copy_states"),
+        kernel_name("causal_conv", dtype),
+        *(kernel_name(rule, dtype, keys) for rule, keys in rules),
+        kernel_name("gated_norm", dtype),
+    ]
+
+
 def all_kernels() -> list[str]:
     """Return the name of every instantiation that some model needs."""
     kinds = [(dtype, dim) for dtype in (torch.bfloat16, torch.float16) for dim in HEAD_DIMS]
-    return list(
-        dict.fromkeys(name for kind in kinds for name in kernels_of(*kind, has_experts=True))
-    )
+    models = (kernels_of(*kind, has_experts=True, has_states=True) for kind in kinds)
+    return list(dict.fromkeys(name for names in models for name in names))
 
 
-def kernels_of(dtype: torch.dtype, head_dim: int, *, has_experts: bool) -> list[str]:
+def kernels_of(
+    dtype: torch.dtype, head_dim: int, *, has_experts: bool, has_states: bool
+) -> list[str]:
     """Return the name of every instantiation that a model may need, for all types of the cache."""
     caches = dtype, torch.float8_e4m3fn
-    both = (ModelKernels(dtype, kept, head_dim, has_experts) for kept in caches)
+    both = (ModelKernels(dtype, kept, head_dim, has_experts, has_states) for kept in caches)
     return list(dict.fromkeys(name for model in both for name in model.names()))
 
 
