@@ -75,13 +75,16 @@ impl Snapshots {
         self.free.pop()
     }
 
-    /// The step that wrote it has succeeded. An equal one that is known already stays the known one.
+    /// The step that wrote it has succeeded. An equal one that is known already stays the known one, and counts as used.
     pub(super) fn publish(&mut self, snapshot: Snapshot, hash: BlockHash) {
-        if self.by_hash.contains_key(&hash) {
+        self.num_uses += 1;
+        if let Some(known) = self.find(&hash) {
+            if let Some(entry) = &mut self.entries[known as usize] {
+                entry.last_used = self.num_uses;
+            }
             self.give_back(snapshot);
             return;
         }
-        self.num_uses += 1;
         self.by_hash.insert(hash, snapshot);
         self.entries[snapshot as usize] = Some(Entry {
             hash,
@@ -254,6 +257,18 @@ mod tests {
         snapshots.supersede(&hashes[1]);
         assert_eq!(snapshots.find(&hashes[0]), None);
         assert!(snapshots.find(&hashes[1]).is_some());
+    }
+
+    #[test]
+    fn one_that_is_computed_again_counts_as_used() {
+        let (mut snapshots, hashes) = (Snapshots::new(3), hashes(4));
+        publish(&mut snapshots, hashes[0]);
+        publish(&mut snapshots, hashes[1]);
+        publish(&mut snapshots, hashes[0]);
+        publish(&mut snapshots, hashes[2]);
+        publish(&mut snapshots, hashes[3]);
+        assert!(snapshots.find(&hashes[0]).is_some());
+        assert_eq!(snapshots.find(&hashes[1]), None);
     }
 
     #[test]
