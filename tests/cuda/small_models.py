@@ -10,7 +10,7 @@ from chairlift.types import Output, Tokens
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tests.cuda.emulated_device import EmulatedEngine
-from tests.engine.drive import greedy, run, token_ids
+from tests.engine.drive import assert_empty, greedy, run, token_ids
 from tests.engine.tiny_model import write_tokenizer
 from tests.model.families import perturbed
 
@@ -91,6 +91,29 @@ def assert_likely(reference, prompt, answer, dtype="bfloat16"):
 def logprobs(events):
     """The log probabilities of the tokens of an answer."""
     return [p for e in events if isinstance(e, Tokens) for p in e.logprobs.logprobs]
+
+
+def assert_answers_are_those_of(reference, engine, most):
+    """Prompts have likely answers, whose log probabilities are those of the reference.
+
+    Prompts in chunks, decodes and both in one step; more requests than rows; padded batches.
+
+    Args:
+        reference: The model by `transformers`.
+        engine: In float16.
+        most: How far a log probability may be off, in standard deviations of the logits.
+    """
+    asked = prompts(1, 17, 90, 40, 5)
+    answers = run(engine, requests(asked, output=Output(logprobs=True)))
+    for prompt, events in zip(asked, answers, strict=True):
+        answer = token_ids(events)
+        assert_likely(reference, prompt, answer, "float16")
+        with torch.no_grad():
+            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+        error = (torch.tensor(logprobs(events)) - expected).abs().max() / logits.std()
+        assert error < most, f"of the standard deviation: {error}"
+    assert_empty(engine)
 
 
 def assert_alone_is_as_crowded(folder, monkeypatch):

@@ -1,8 +1,6 @@
 """Small models with parts that not every family has, on an emulated GPU, beside `transformers`."""
 
 import pytest
-import torch
-from chairlift.types import Output
 from transformers import (
     Cohere2Config,
     Cohere2ForCausalLM,
@@ -30,14 +28,10 @@ from tests.cuda.small_models import (
     SIZES,
     VOCAB_SIZE,
     assert_alone_is_as_crowded,
-    assert_likely,
-    logprobs,
+    assert_answers_are_those_of,
     make,
-    prompts,
-    requests,
     write,
 )
-from tests.engine.drive import assert_empty, run, token_ids
 
 pytestmark = pytest.mark.timeout(600)
 """The first test compiles the emulation."""
@@ -135,17 +129,7 @@ MODELS = {
 def test_answers_and_log_probabilities_are_those_of_transformers(name, tmp_path):
     reference = write(tmp_path, MODELS[name])
     engine = make(tmp_path, device="cuda", dtype="float16")
-    asked = prompts(1, 17, 90, 40, 5)
-    wanted = requests(asked, output=Output(logprobs=True))
-    for prompt, events in zip(asked, run(engine, wanted), strict=True):
-        answer = token_ids(events)
-        assert_likely(reference, prompt, answer, "float16")
-        with torch.no_grad():
-            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
-        error = (torch.tensor(logprobs(events)) - expected).abs().max() / logits.std()
-        assert error < 0.03, f"of the standard deviation: {error}"
-    assert_empty(engine)
+    assert_answers_are_those_of(reference, engine, 0.03)
 
 
 @pytest.mark.parametrize("name", ["starcoder 2", "olmo 2", "cohere 2", "gemma 4"])

@@ -9,7 +9,7 @@ from chairlift.engine.loading.devices import choose_place, layer_obstacle
 from chairlift.errors import ConfigError
 from chairlift.model.config import ModelConfig
 from chairlift.model.memory_plan import plan_memory
-from chairlift.types import Output, Request, Sampling, Stopping
+from chairlift.types import Request, Sampling, Stopping
 from transformers import (
     BambaConfig,
     FalconH1Config,
@@ -28,8 +28,8 @@ from tests.cuda.small_models import (
     NUM_TOKENS,
     VOCAB_SIZE,
     assert_alone_is_as_crowded,
+    assert_answers_are_those_of,
     assert_likely,
-    logprobs,
     make,
     prompts,
     requests,
@@ -189,18 +189,7 @@ def write(folder, name):
 def test_answers_and_log_probabilities_are_those_of_transformers(name, tmp_path):
     reference = write(tmp_path, name)
     engine = make(tmp_path, device="cuda", dtype="float16", prefix_cache=False)
-    # Chunks, decodes and both in one step; more requests than rows; padded batches.
-    asked = prompts(1, 17, 90, 40, 5)
-    answers = run(engine, requests(asked, output=Output(logprobs=True)))
-    for prompt, events in zip(asked, answers, strict=True):
-        answer = token_ids(events)
-        assert_likely(reference, prompt, answer, "float16")
-        with torch.no_grad():
-            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
-        error = (torch.tensor(logprobs(events)) - expected).abs().max() / logits.std()
-        assert error < 0.01, f"of the standard deviation: {error}"
-    assert_empty(engine)
+    assert_answers_are_those_of(reference, engine, 0.01)
 
 
 @pytest.mark.parametrize("name", ["lfm2", "granite", "qwen3.5"])

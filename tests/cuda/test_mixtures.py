@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 import pytest
-import torch
 from chairlift.engine.loading.devices import layer_obstacle
 from chairlift.model.config import ModelConfig
-from chairlift.types import Output
 from transformers import (
     Ernie4_5_MoeConfig,
     Ernie4_5_MoeForCausalLM,
@@ -23,14 +21,10 @@ from transformers import (
 from tests.cuda.small_models import (
     SIZES,
     assert_alone_is_as_crowded,
-    assert_likely,
-    logprobs,
+    assert_answers_are_those_of,
     make,
-    prompts,
-    requests,
     write,
 )
-from tests.engine.drive import assert_empty, run, token_ids
 
 pytestmark = pytest.mark.timeout(600)
 """The first test compiles the emulation."""
@@ -103,17 +97,7 @@ def test_answers_and_log_probabilities_are_those_of_transformers(name, tmp_path)
     reference = write(tmp_path, MODELS[name])
     engine = make(tmp_path, device="cuda", dtype="float16")
     # Chunks of more and of fewer rows than a large tile has for each expert, and decodes.
-    asked = prompts(1, 17, 90, 40, 5)
-    answers = run(engine, requests(asked, output=Output(logprobs=True)))
-    for prompt, events in zip(asked, answers, strict=True):
-        answer = token_ids(events)
-        assert_likely(reference, prompt, answer, "float16")
-        with torch.no_grad():
-            logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
-        error = (torch.tensor(logprobs(events)) - expected).abs().max() / logits.std()
-        assert error < 0.01, f"of the standard deviation: {error}"
-    assert_empty(engine)
+    assert_answers_are_those_of(reference, engine, 0.01)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "ernie"])
