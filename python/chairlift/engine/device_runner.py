@@ -57,6 +57,25 @@ class _Recorded(NamedTuple):
     """Of rows that ask for nothing more than temperature, top-k, top-p and min-p."""
 
 
+class _Pairs:
+    """Pairs of int32 that go to the device.
+
+    Attributes:
+        hosts: `[., 2]`, one for each step under way, which may still be read when the next is
+            written.
+    """
+
+    def __init__(self, accelerator: Accelerator, most: int, num_hosts: int) -> None:
+        self.hosts = [accelerator.host_buffer(most, 2, dtype=torch.int32) for _ in range(num_hosts)]
+        self._device = torch.zeros(most, 2, dtype=torch.int32, device=accelerator.device)
+
+    def send(self, host: int, count: int) -> Tensor:
+        """Return the first pairs of a host's side on the device, until the next are sent."""
+        sent = self._device[:count]
+        sent.copy_(self.hosts[host][:count], non_blocking=True)
+        return sent
+
+
 class DeviceRunner(ModelRunner):
     """A `ModelRunner` whose tables of blocks and last tokens are on a device."""
 
@@ -121,17 +140,11 @@ class DeviceRunner(ModelRunner):
         # One line more than there are rows: the probe's, whose blocks are the null block.
         tables = (shape.num_kv_groups, rows + 1, shape.max_blocks_per_row)
         self._device_tables = torch.zeros(tables, dtype=torch.int32, device=device)
-        updates = (self._block_tables.numel(), 2)
-        self._host_updates = [
-            accelerator.host_buffer(*updates, dtype=torch.int32) for _ in self._buffers
-        ]
-        self._device_updates = torch.zeros(updates, dtype=torch.int32, device=device)
+        num_hosts = len(self._buffers)
+        self._updates = _Pairs(accelerator, self._block_tables.numel(), num_hosts)
         # A row loads a state, gets a copy of one, and is saved once at most.
-        moves = (0 if state_pool is None else 3 * rows, 2)
-        self._host_moves = [
-            accelerator.host_buffer(*moves, dtype=torch.int32) for _ in self._buffers
-        ]
-        self._device_moves = torch.zeros(moves, dtype=torch.int32, device=device)
+        num_moves = 0 if state_pool is None else 3 * rows
+        self._moves = _Pairs(accelerator, num_moves, num_hosts)
         self._draws = DeviceDraws(accelerator, self._staging, rows, spec.vocab_size)
         self._recorded: dict[int, _Recorded] = {}
         self._record_decodes(on_capture)
@@ -140,28 +153,25 @@ class DeviceRunner(ModelRunner):
     def apply(self, plan: Tensor) -> StepInputs:
         """As `ModelRunner.apply`; sends new blocks to the device's tables too."""
         turn = self._num_applied % len(self._buffers)
-        host = self._host_updates[turn]
         inputs = super().apply(plan)
         if inputs.states is not None:
-            inputs = inputs._replace(states=self._send(inputs.states, self._host_moves[turn]))
+            inputs = inputs._replace(states=self._send(inputs.states, turn))
         updates = block_updates(plan.numpy())
         if len(updates):
             group, row, column, block = updates.T
             _, num_lines, num_columns = self._device_tables.shape
-            entries, count = host.numpy(), len(updates)
+            entries, count = self._updates.hosts[turn].numpy(), len(updates)
             entries[:count, 0] = (group * num_lines + row) * num_columns + column
             entries[:count, 1] = block
-            sent = self._device_updates[:count]
-            sent.copy_(host[:count], non_blocking=True)
+            sent = self._updates.send(turn, count)
             self._device_tables.view(-1).index_put_((sent[:, 0],), sent[:, 1])
         return inputs
 
-    def _send(self, moves: StateMoves, host: Tensor) -> StateMoves:
+    def _send(self, moves: StateMoves, turn: int) -> StateMoves:
         """Return copies of states as the device reads them, after those of the step before."""
         counts = [len(part) for part in moves]
-        sent = self._device_moves[: sum(counts)]
-        sent.copy_(torch.cat(moves, out=host[: sum(counts)]), non_blocking=True)
-        return StateMoves(*torch.split(sent, counts))
+        torch.cat(moves, out=self._moves.hosts[turn][: sum(counts)])
+        return StateMoves(*torch.split(self._moves.send(turn, sum(counts)), counts))
 
     def _copy_states(self, moves: Tensor) -> None:
         """As `ModelRunner._copy_states`, by one launch."""

@@ -38,7 +38,12 @@ from chairlift.model.generic.config import load_generic_config
 from chairlift.model.generic.transformer import GenericTransformer
 from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
 from chairlift.model.memory_plan import MemoryPlan, plan_memory
-from chairlift.model.recurrent import allocate_state_pool, allocate_states, num_states
+from chairlift.model.recurrent import (
+    States,
+    allocate_state_pool,
+    allocate_states,
+    num_states,
+)
 from chairlift.model.resident import release_library_pages, trim_heap
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.model.transformer import Transformer
@@ -113,13 +118,7 @@ def load_model(
         touch_first_blocks(kv_cache, plan.weight_bytes)
         release_library_pages()
     num_snapshots = plan.num_state_snapshots
-    states = state_pool = None
-    if config.spec.has_state:
-        num_rows = num_states(settings.max_num_seqs) + num_snapshots
-        if place.accelerator is None:
-            states = allocate_states(config.spec, num_rows)
-        else:
-            state_pool = allocate_state_pool(config.spec, num_rows, place.device)
+    states, state_pool = _new_states(place, config, num_snapshots)
     return LoadedModel(
         *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
         host_pool=new_host_pool(place, config, kv_cache, plan),
@@ -131,6 +130,18 @@ def load_model(
         else decoder_abilities(folder, config, max_model_len),
         draft=None if draft is None else load_model(draft.folder, draft.settings, on_progress),
     )
+
+
+def _new_states(
+    place: Place, config: ModelConfig, num_snapshots: int
+) -> tuple[States | None, Tensor | None]:
+    """Return the states of a hybrid on a CPU, or the pool that holds them on a GPU."""
+    if not config.spec.has_state:
+        return None, None
+    num_rows = num_states(place.settings.max_num_seqs) + num_snapshots
+    if place.accelerator is None:
+        return allocate_states(config.spec, num_rows), None
+    return None, allocate_state_pool(config.spec, num_rows, place.device)
 
 
 def _load_layers(
