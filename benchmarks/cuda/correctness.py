@@ -1,4 +1,4 @@
-"""Each kernel against a few lines of PyTorch on the same GPU, before anything is measured."""
+"""Each kernel against a few lines of PyTorch on the same GPU, or the CPU's, before measuring."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
