@@ -21,7 +21,7 @@ struct alignas(sizeof(E) * kCount) Run {
 template <int kHeadDim>
 struct RotaryPairs {
   static constexpr int kNum = kHeadDim / 2;
-  static constexpr int kOwn = kNum <= 32 ? 1 : kNum <= 64 ? 2 : 4;
+  static constexpr int kOwn = kNum <= 32 ? 1 : kNum <= 64 ? 2 : kNum <= 128 ? 4 : 8;
   int num_rotated;  // pairs; a multiple of kOwn
   bool is_interleaved;
 
@@ -122,7 +122,8 @@ struct RotaryHead {
 // Grid (num_tokens, ceil((num_heads + 2 * num_kv_heads) / 4)), 128 threads, no shared memory: a
 // warp has a head. The keys stay as they were: attention reads them from the cache. A token whose
 // slot is negative is padding: it writes nothing to the cache. With float8 in the cache, a stored
-// number times the scale of its head is the number.
+// number times the scale of its head is the number. Without KV heads (of a layer that sees the keys
+// of another one) queries alone are changed, and `value`, `cache` and `slot_mapping` may be null.
 template <typename T, typename KV, int kHeadDim>
 __global__ void __launch_bounds__(128)
     kv_write(T* query_key,  // [num_tokens, num_heads + num_kv_heads, kHeadDim]: queries, then keys
@@ -136,7 +137,9 @@ __global__ void __launch_bounds__(128)
              const T* key_norm,           // [kHeadDim] or null
              const float* kv_scales,      // [2, num_kv_heads], of keys and values, or null: 1
              long long query_key_stride,  // elements from token to token
-             long long value_stride, int num_heads, int num_kv_heads, int num_blocks, float eps,
+             long long value_stride, int num_heads, int num_kv_heads, int num_blocks,
+             int heads_per_block,  // of the cache: num_kv_heads, and room of other layers
+             float eps,
              float norm_offset,   // added to the weights of norms
              int rotary_dim,      // numbers of a head that RoPE turns, the first ones; twice a
                                   // multiple of RotaryPairs::kOwn
@@ -166,7 +169,7 @@ __global__ void __launch_bounds__(128)
 
   const int slot = slot_mapping[token];
   if (slot < 0) return;
-  const PagedKv<KV, kHeadDim> kv{cache, num_blocks, num_kv_heads};
+  const PagedKv<KV, kHeadDim> kv{cache, num_blocks, heads_per_block};
   KV* block =
       is_value ? kv.values(slot / kBlockSize, kv_head) : kv.keys(slot / kBlockSize, kv_head);
   const float scale = kv_scales == nullptr ? 1.0f : kv_scales[is_value * num_kv_heads + kv_head];

@@ -22,6 +22,9 @@
 //
 //   scores  [16 rows, 16 tokens] = query [16, kHeadDim] * keys [16, kHeadDim]^T
 //   o       [16 rows, kHeadDim] += weights [16, 16] * values [16, kHeadDim]
+//
+// Of heads of 512 numbers o does not fit in the registers of a warp: a block computes one half of
+// its columns (blockIdx.y), and the scores are computed for each half.
 #include "chairlift/attention.cuh"
 #include "chairlift/decode_split.cuh"
 
@@ -58,7 +61,6 @@ struct Cursor {
 template <typename KV, int kHeadDim>
 struct Reader {
   using Shape = DecodeShape<KV, kHeadDim>;
-  using Tile = KvTile<KV, kHeadDim>;
   Cursor<KV, kHeadDim> at;
   int blocks;  // lane l: the l-th block of the split
 
@@ -81,17 +83,11 @@ struct Reader {
         const int first = at.first_token() + part * kBlockSize;
         const int block = __shfl_sync(0xffffffffu, blocks, (first - split.begin) / kBlockSize);
         if (first >= split.end || first + kBlockSize <= split.oldest) continue;
-        const KV* keys = kv.keys(block, split.kv_head);
-        const KV* values = kv.values(block, split.kv_head);
-#pragma unroll
-        for (int turn = 0; turn < kBlockSize * Tile::kChunks / 32; ++turn) {
-          const int i = 32 * turn + threadIdx.x % 32;
-          const int row = i / Tile::kChunks, chunk = i % Tile::kChunks;
-          const bool is_seen = first + row >= split.oldest && first + row < split.end;
-          unsigned char* to = slot + Tile::offset(part * kBlockSize + row, chunk);
-          copy_async(to, keys + i * (16 / sizeof(KV)), is_seen);
-          copy_async(to + Shape::kSlotBytes / 2, values + i * (16 / sizeof(KV)), is_seen);
-        }
+        const int row = part * kBlockSize;
+        copy_block<kHeadDim>(slot, row, kv.keys(block, split.kv_head), first);
+        copy_block<Shape::kColumns>(slot + Shape::kKeyBytes, row,
+                                    kv.values(block, split.kv_head) + first_column<kHeadDim>(),
+                                    first);
       }
       if (!at.is_last_tile())
         ++at.tile;
@@ -99,6 +95,22 @@ struct Reader {
         begin(batch, at.index + gridDim.x);
     }
     commit_copies();  // also an empty group, so that waits count tiles
+  }
+
+  // Copies kColumns numbers of each token of a block, whose first token is `first`, to the rows of
+  // a tile from `row` on.
+  template <int kColumns>
+  __device__ __forceinline__ void copy_block(unsigned char* tile, int row, const KV* from,
+                                             int first) const {
+    using Tile = KvTile<KV, kColumns>;
+#pragma unroll
+    for (int turn = 0; turn < kBlockSize * Tile::kChunks / 32; ++turn) {
+      const int i = 32 * turn + threadIdx.x % 32;
+      const int token = i / Tile::kChunks, chunk = i % Tile::kChunks;
+      const bool is_seen = first + token >= at.split.oldest && first + token < at.split.end;
+      copy_async(tile + Tile::offset(row + token, chunk),
+                 from + token * kHeadDim + chunk * (16 / sizeof(KV)), is_seen);
+    }
   }
 };
 
@@ -175,11 +187,11 @@ __device__ __forceinline__ void score(float (&scores)[2][4],
 }
 
 // o += weights * values for 16 tokens of a slot; the weights are what `update` made of the scores.
-template <typename T, typename KV, int kHeadDim>
-__device__ __forceinline__ void add_values(SoftmaxFragment<kHeadDim>& state,
+template <typename T, typename KV, int kColumns>
+__device__ __forceinline__ void add_values(SoftmaxFragment<kColumns>& state,
                                            const float (&weights)[2][4],
                                            const unsigned char* values, int first) {
-  using F = Fragments<T, KV, kHeadDim>;
+  using F = Fragments<T, KV, kColumns>;
   unsigned a[4];
   pack_weights<T>(a, weights[0], weights[1]);
 #pragma unroll
@@ -193,9 +205,10 @@ __device__ __forceinline__ void add_values(SoftmaxFragment<kHeadDim>& state,
 
 // Attention of sequences with at most 16 rows (num_queries * group) over the cache.
 //
-// Grid: any number of blocks, best as many as fit the GPU at once. Threads and bytes of shared
-// memory as DecodeShape says: 128 (head_dim 256: 64) and, for head_dim 64, 96, 128, 256: 66064,
-// 74256, 98832, 74000. `out` of a sequence without work items is left alone.
+// Grid (any number of blocks, parts of o): best as many blocks as fit the GPU at once. Parts,
+// threads and bytes of shared memory as DecodeShape says: one part (head_dim 512: 2), 128 threads
+// (head_dim 256: 64, 512: 32) and, for head_dim 64, 96, 128, 256, 512: 66064, 74256, 98832, 74000,
+// 65680. `out` of a sequence without work items is left alone.
 template <typename T, typename KV, int kHeadDim>
 __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
     paged_decode(T* out,                      // [tokens, num_heads, kHeadDim]
@@ -215,6 +228,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
                  const float* kv_scales,  // [2, num_kv_heads] or null: 1
                  long long out_stride,    // elements from token to token
                  long long query_stride, int num_heads, int num_kv_heads, int num_blocks,
+                 int heads_per_block,  // of the cache: num_kv_heads, and room of other layers
                  int max_blocks_per_row,
                  int split_len,       // of long rows: 128, 256 or 512
                  int window,          // a token sees itself and the window - 1 before it; 0: all
@@ -224,7 +238,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
   const DecodeBatch batch{
       block_table, rows,   query_start_loc,         seq_lens, work, *num_work, max_blocks_per_row,
       split_len,   window, num_heads / num_kv_heads};
-  const PagedKv<const KV, kHeadDim> kv{cache, num_blocks, num_kv_heads};
+  const PagedKv<const KV, kHeadDim> kv{cache, num_blocks, heads_per_block};
   const SplitOutput<T> output{out,      out_stride, workspace, workspace_rows,
                               counters, sinks,      kv_scales, num_kv_heads};
   const DecodeMemory<KV, kHeadDim> memory;
@@ -246,7 +260,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
     operand.load(query, query_stride, packed);
     const float key_scale = kv_scales == nullptr ? 1.0f : kv_scales[split.kv_head];
     const Scoring scoring{scale * key_scale, softcap};
-    SoftmaxFragment<kHeadDim> state;
+    SoftmaxFragment<Shape::kColumns> state;
     state.clear();
 
     for (bool is_last = false; !is_last; ++now.tile) {
@@ -263,7 +277,7 @@ __global__ void __launch_bounds__(DecodeShape<KV, kHeadDim>::kNumThreads)
         scoring.cap(scores);
         hide(scores, first, packed, 0);
         state.update(scores, scoring.factor());
-        add_values<T, KV>(state, scores, keys + Shape::kSlotBytes / 2, part);
+        add_values<T, KV>(state, scores, keys + Shape::kKeyBytes, part);
       }
       is_last = now.is_last_tile();
       if (!is_last) stage = (stage + 1) % Shape::kStages;

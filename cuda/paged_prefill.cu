@@ -16,6 +16,9 @@
 //            ^            ^            ^            ^                barriers
 //
 // The weights never leave the registers: `mma` reads its own scores as an operand.
+//
+// Of heads of 512 numbers o does not fit in the registers of a warp: a block computes one half of
+// its columns (blockIdx.y), and the scores are computed for each half.
 #include "chairlift/attention.cuh"
 
 namespace chairlift {
@@ -24,18 +27,18 @@ namespace chairlift {
 template <typename T, typename KV, int kHeadDim, int kRows>
 struct PrefillShape {
   static constexpr int kNumThreads = 128;
-  static constexpr int kTokens = kHeadDim > 128 ? 32 : 64;  // of a tile
-  static constexpr int kFragments = kRows / 64;             // of 16 rows, of a warp
+  static constexpr int kTokens = kHeadDim > 256 ? 16 : kHeadDim > 128 ? 32 : 64;  // of a tile
+  static constexpr int kFragments = kRows / 64;              // of 16 rows, of a warp
+  static constexpr int kColumns = kColumnsOfPart<kHeadDim>;  // of values, and of o
   static constexpr int kQueryBytes = kRows * kHeadDim * 2;
-  static constexpr int kTileBytes = kTokens * kHeadDim * sizeof(KV);
-  static constexpr int kSharedBytes = kQueryBytes + 2 * kTileBytes;
-  static_assert(kFragments * kHeadDim <= 256, "o must fit in registers");
+  static constexpr int kKeyBytes = kTokens * kHeadDim * sizeof(KV);
+  static constexpr int kSharedBytes = kQueryBytes + kKeyBytes + kTokens * kColumns * sizeof(KV);
+  static_assert(kFragments * kColumns <= 256, "o must fit in registers");
 };
 
 // Copies tiles of keys or values of one sequence and KV head.
 template <typename KV, int kHeadDim, int kTokens>
 struct TileReader {
-  using Tile = KvTile<KV, kHeadDim>;
   static constexpr int kBlocks = kTokens / kBlockSize;
   PagedKv<const KV, kHeadDim> kv;
   const int* block_table;  // of the row
@@ -54,6 +57,10 @@ struct TileReader {
   // be anything, and 0 * NaN is NaN.
   template <bool kIsValues>
   __device__ __forceinline__ void copy(unsigned char* to, int tile, int blocks) const {
+    constexpr int kColumns = kColumnsOfPart<kHeadDim>;
+    using Tile = KvTile<KV, kIsValues ? kColumns : kHeadDim>;
+    constexpr int kRowChunks = KvTile<KV, kHeadDim>::kChunks;  // in the cache
+    const int first_chunk = kIsValues ? first_column<kHeadDim>() * sizeof(KV) / 16 : 0;
 #pragma unroll 2  // all turns at once would keep their addresses in registers that scores need
     for (int turn = 0; turn < kTokens * Tile::kChunks / 128; ++turn) {
       const int i = 128 * turn + threadIdx.x;
@@ -62,7 +69,7 @@ struct TileReader {
       const KV* from = kIsValues ? kv.values(block, kv_head) : kv.keys(block, kv_head);
       const int token = tile * kTokens + row;
       copy_async(to + Tile::offset(row, chunk),
-                 from + (row % kBlockSize * Tile::kChunks + chunk) * (16 / sizeof(KV)),
+                 from + (row % kBlockSize * kRowChunks + first_chunk + chunk) * (16 / sizeof(KV)),
                  token >= oldest && token <= newest);
     }
     commit_copies();
@@ -77,13 +84,13 @@ struct QueryTile {
   static constexpr int kWarpRows = kRows / 4;
   unsigned char* memory;
 
-  // Where a warp's lanes find 16 bytes of its rows, turn by turn.
-  template <typename Visit>
+  // Where a warp's lanes find 16 bytes of the first kChunks * 16 of its rows, turn by turn.
+  template <int kChunks, typename Visit>
   static __device__ __forceinline__ void for_each_chunk(Visit visit) {
 #pragma unroll 4
-    for (int turn = 0; turn < kWarpRows * Tile::kChunks / 32; ++turn) {
+    for (int turn = 0; turn < kWarpRows * kChunks / 32; ++turn) {
       const int i = 32 * turn + threadIdx.x % 32;
-      visit(threadIdx.x / 32 * kWarpRows + i / Tile::kChunks, i % Tile::kChunks);
+      visit(threadIdx.x / 32 * kWarpRows + i / kChunks, i % kChunks);
     }
   }
 
@@ -94,7 +101,7 @@ struct QueryTile {
 
   __device__ __forceinline__ void load(const T* query, long long stride,
                                        const PackedQueries& packed, int first_row) const {
-    for_each_chunk([&](int row, int chunk) {
+    for_each_chunk<Tile::kChunks>([&](int row, int chunk) {
       uint4 words = {0, 0, 0, 0};
       if (first_row + row < packed.num_rows())
         words = Vec<T>::load(query + packed.offset<kHeadDim>(first_row + row, stride) + 8 * chunk)
@@ -127,12 +134,15 @@ struct QueryTile {
     *reinterpret_cast<T*>(memory + at) = round_to<T>(value);
   }
 
+  // Writes the block's part of the output.
   __device__ __forceinline__ void store(T* out, long long stride, const PackedQueries& packed,
                                         int first_row) const {
+    constexpr int kColumns = kColumnsOfPart<kHeadDim>;
     __syncwarp();
-    for_each_chunk([&](int row, int chunk) {
+    for_each_chunk<kColumns / 8>([&](int row, int chunk) {
       if (first_row + row >= packed.num_rows()) return;
-      T* to = out + packed.offset<kHeadDim>(first_row + row, stride) + 8 * chunk;
+      T* to = out + packed.offset<kHeadDim>(first_row + row, stride) + first_column<kHeadDim>() +
+              8 * chunk;
       const uint4 words = *reinterpret_cast<const uint4*>(memory + Tile::offset(row, chunk));
       Vec<T>{words}.store(to);
     });
@@ -174,11 +184,11 @@ __device__ __forceinline__ void score(float (&scores)[kFragments][kTokens / 8][4
 
 // o += weights * values for a tile; the weights of all the warp's rows use a value once it is
 // loaded.
-template <typename T, typename KV, int kHeadDim, int kFragments, int kTokens>
-__device__ __forceinline__ void add_tile(SoftmaxFragment<kHeadDim> (&states)[kFragments],
+template <typename T, typename KV, int kColumns, int kFragments, int kTokens>
+__device__ __forceinline__ void add_tile(SoftmaxFragment<kColumns> (&states)[kFragments],
                                          const unsigned (&weights)[kFragments][kTokens / 16][4],
                                          const unsigned char* values) {
-  using F = Fragments<T, KV, kHeadDim>;
+  using F = Fragments<T, KV, kColumns>;
 #pragma unroll
   for (int first = 0; first < kTokens; first += 16) {
 #pragma unroll
@@ -195,8 +205,8 @@ __device__ __forceinline__ void add_tile(SoftmaxFragment<kHeadDim> (&states)[kFr
 }
 
 // Ends the attention of a warp's rows and writes them.
-template <typename T, typename KV, int kHeadDim, int kRows, int kFragments>
-__device__ __forceinline__ void write_rows(SoftmaxFragment<kHeadDim> (&states)[kFragments],
+template <typename T, typename KV, int kHeadDim, int kRows, int kFragments, int kColumns>
+__device__ __forceinline__ void write_rows(SoftmaxFragment<kColumns> (&states)[kFragments],
                                            const QueryTile<T, KV, kHeadDim, kRows>& tile, T* out,
                                            long long stride, const PackedQueries& packed,
                                            int first_row, const float* sinks, float value_scale) {
@@ -204,7 +214,7 @@ __device__ __forceinline__ void write_rows(SoftmaxFragment<kHeadDim> (&states)[k
   __syncwarp();  // all lanes have read their queries for the last time
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
-    SoftmaxFragment<kHeadDim>& state = states[f];
+    SoftmaxFragment<kColumns>& state = states[f];
     state.share();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -214,10 +224,10 @@ __device__ __forceinline__ void write_rows(SoftmaxFragment<kHeadDim> (&states)[k
         factor.merge(SoftmaxState<1>::sink(sinks[packed.head(first_row + row)] * kLog2E));
       factor.normalize();
 #pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n)
+      for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          tile.put(row, Fragments<T, KV, kHeadDim>::result_coordinate(n, i),
+          tile.put(row, Fragments<T, KV, kColumns>::result_coordinate(n, i),
                    state.o[n][2 * r + i] * (factor.o[0] * value_scale));
     }
   }
@@ -226,9 +236,9 @@ __device__ __forceinline__ void write_rows(SoftmaxFragment<kHeadDim> (&states)[k
 
 // Attention of kRows packed rows per block: rows are (query, head) pairs of one KV head.
 //
-// Grid (num_tiles), 128 threads, kRows * kHeadDim * 2 + 2 * kTokens * kHeadDim * sizeof(KV) bytes
-// of shared memory, where kTokens is 64 (head_dim 256: 32). kRows is 64 or 128 (head_dim 256: 64);
-// it changes no bits. The list begins with the longest tiles, so that the last ones are short.
+// Grid (num_tiles, parts of o), 128 threads, bytes of shared memory as PrefillShape says. There is
+// one part (head_dim 512: 2), and kRows is 64 or 128 (head_dim 256, 512: 64); it changes no bits.
+// The list begins with the longest tiles, so that the last ones are short.
 template <typename T, typename KV, int kHeadDim, int kRows>
 __global__ void __launch_bounds__(128)
     paged_prefill(T* out,                      // [tokens, num_heads, kHeadDim]
@@ -244,13 +254,15 @@ __global__ void __launch_bounds__(128)
                   const float* kv_scales,  // [2, num_kv_heads] or null: 1
                   long long out_stride,    // elements from token to token
                   long long query_stride, int num_heads, int num_kv_heads, int num_blocks,
+                  int heads_per_block,  // of the cache: num_kv_heads, and room of other layers
                   int max_blocks_per_row,
                   int window,  // a token sees itself and the window - 1 before it; 0: all
                   float scale, float softcap) {
   using Shape = PrefillShape<T, KV, kHeadDim, kRows>;
   constexpr int kTokens = Shape::kTokens, kFragments = Shape::kFragments;
+  constexpr int kColumns = Shape::kColumns;
   unsigned char* keys = dynamic_shared() + Shape::kQueryBytes;
-  unsigned char* values = keys + Shape::kTileBytes;
+  unsigned char* values = keys + Shape::kKeyBytes;
 
   // Read when it is needed: registers are short.
   const int* tile = tiles + 3 * static_cast<long long>(blockIdx.x);
@@ -262,7 +274,7 @@ __global__ void __launch_bounds__(128)
   const int kv_head = tile[1], first_row = tile[2];
   const int last_row = min(first_row + kRows, packed.num_rows()) - 1;
   const TileReader<KV, kHeadDim, kTokens> reader{
-      {cache, num_blocks, num_kv_heads},
+      {cache, num_blocks, heads_per_block},
       block_table + static_cast<long long>(rows[tile[0]]) * max_blocks_per_row,
       kv_head,
       packed.oldest(first_row),
@@ -278,7 +290,7 @@ __global__ void __launch_bounds__(128)
   const QueryTile<T, KV, kHeadDim, kRows> queries{dynamic_shared()};
   queries.load(query, query_stride, packed, first_row);
 
-  SoftmaxFragment<kHeadDim> states[kFragments];
+  SoftmaxFragment<kColumns> states[kFragments];
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) states[f].clear();
   const Scoring scoring{scale * (kv_scales == nullptr ? 1.0f : kv_scales[kv_head]), softcap};
@@ -307,12 +319,12 @@ __global__ void __launch_bounds__(128)
       for (int i = 0; i < kTokens / 16; ++i)  // at once: in half of the registers
         pack_weights<T>(weights[f][i], scores[f][2 * i], scores[f][2 * i + 1]);
     }
-    add_tile<T, KV, kHeadDim, kFragments, kTokens>(states, weights, values);
+    add_tile<T, KV, kColumns, kFragments, kTokens>(states, weights, values);
   }
 
   const float value_scale = kv_scales == nullptr ? 1.0f : kv_scales[num_kv_heads + kv_head];
-  write_rows<T, KV, kHeadDim, kRows, kFragments>(states, queries, out, out_stride, packed_queries(),
-                                                 tile[2], sinks, value_scale);
+  write_rows<T, KV, kHeadDim, kRows>(states, queries, out, out_stride, packed_queries(), tile[2],
+                                     sinks, value_scale);
 }
 
 }  // namespace chairlift

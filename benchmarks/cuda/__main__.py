@@ -162,7 +162,7 @@ def main() -> None:
     device = CudaDevice()
     tell(gpu=torch.cuda.get_device_name(), torch=torch.__version__)
     parts = {"has_experts": True, "has_states": True}
-    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, 128, **parts))
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, (128,), **parts))
     tell(compile_s=time.perf_counter() - began)
     with torch.inference_mode():
         check(device)

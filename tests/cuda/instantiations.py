@@ -3,13 +3,13 @@
 from itertools import product
 
 import torch
-from chairlift.kernels.cuda.sources import EXPERT_ROWS, HEAD_DIMS, STATE_KEYS
+from chairlift.kernels.cuda.sources import EXPERT_ROWS, HEAD_DIMS, STATE_KEYS, tile_rows
 from chairlift.kernels.cuda.sources import kernel_name as instance
 
 BLOCK_SIZE = 16
 BF16, F16, F8, F32 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float32
 
-OTHER_TYPES = [(F16, F16, 64), (F16, F8, 64), (BF16, F8, 96), (BF16, F8, 128), (BF16, F8, 256)]
+OTHER_TYPES = [(F16, F16, 64), (F16, F8, 64), *((BF16, F8, d) for d in (96, 128, 256, 512))]
 """Of queries and of the cache, and the head sizes that attention is tested with beside bfloat16."""
 
 _PLAIN = ("copy_blocks", "gather_tokens", "scatter_tokens", "sample_options")
@@ -23,8 +23,7 @@ def every_instance() -> list[str]:
     pairs = [(t, kv) for t in (BF16, F16) for kv in (t, F8)]
     for (t, kv), head_dim in product(pairs, HEAD_DIMS):
         names += [instance(k, t, kv, head_dim) for k in ("kv_write", "paged_decode")]
-        rows = (64,) if head_dim == 256 else (64, 128)
-        names += [instance("paged_prefill", t, kv, head_dim, m) for m in rows]
+        names += [instance("paged_prefill", t, kv, head_dim, m) for m in tile_rows(head_dim)]
     return [*names, *map(instance, _PLAIN)]
 
 

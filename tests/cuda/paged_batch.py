@@ -69,7 +69,7 @@ class PagedBatch:
                 1, 0, 2, 3
             )
         self._hide_what_left_the_window(cache)
-        self.cache = guarded(cache)
+        self.cache, self.heads_per_block = guarded(cache), self.num_kv_heads
 
     def _hide_what_left_the_window(self, cache: Tensor) -> None:
         """Blocks that no query of a row sees any more belong to somebody else."""
@@ -80,6 +80,17 @@ class PagedBatch:
         ):
             gone = max(0, length - count - self.window + 1) // BLOCK_SIZE
             self.block_table[row, :gone] = 0
+
+    def move_apart(self) -> None:
+        """Put what another layer has in each block between the blocks: 64 numbers before."""
+        two, num_blocks, num_heads, *head = self.cache.shape
+        own, self.heads_per_block = self.cache[0, 0].numel(), num_heads + 1
+        room = self.heads_per_block * own // num_heads
+        numbers = guarded(torch.full((two, num_blocks, room), torch.nan).to(self.kv_dtype))
+        moved = numbers[:, :, 64 : 64 + own].unflatten(2, (num_heads, *head))
+        as_bytes = torch.uint8 if self.kv_dtype.itemsize == 1 else self.kv_dtype
+        moved.view(as_bytes).copy_(self.cache.view(as_bytes))
+        self.cache = moved
 
     @property
     def group(self) -> int:

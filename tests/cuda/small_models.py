@@ -7,7 +7,14 @@ reference finds hardly any other likelier.
 import torch
 from chairlift.kernels.cuda.linear import Linear
 from chairlift.types import Output, Tokens
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from tests.cuda.emulated_device import EmulatedEngine
 from tests.engine.drive import assert_empty, greedy, run, token_ids
@@ -16,7 +23,7 @@ from tests.model.families import perturbed
 
 VOCAB_SIZE = 390
 NUM_TOKENS = 6
-GAPS = {"bfloat16": 0.05, "float16": 0.01, "float8": 0.2}
+GAPS = {"bfloat16": 0.05, "float16": 0.01, "float8": 0.2, "float8, six layers": 0.4}
 """How far a token may be from the reference's choice, in standard deviations of the logits.
 
 A key between two numbers of float8 may be rounded to either.
@@ -35,6 +42,24 @@ SIZES = {
     "eos_token_id": 0,
     "attn_implementation": "eager",
 }
+KINDS = ["sliding_attention", "full_attention"]
+GEMMA4 = {
+    **SIZES,
+    "global_head_dim": 64,
+    "num_global_key_value_heads": 2,
+    "sliding_window": 20,
+    "layer_types": KINDS,
+    "num_kv_shared_layers": 0,
+    "vocab_size_per_layer_input": VOCAB_SIZE,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 1_000.0,
+        },
+    },
+}
 MODELS = {
     "llama": (LlamaForCausalLM, LlamaConfig(**SIZES)),
     # Two KV groups: its layers have work lists and tiles of their own.
@@ -44,7 +69,21 @@ MODELS = {
             **SIZES,
             use_sliding_window=True,
             sliding_window=40,
-            layer_types=["sliding_attention", "full_attention"],
+            layer_types=KINDS,
+        ),
+    ),
+    # Heads of two sizes in one pool, and layers that see the keys of an earlier one.
+    "gemma 4": (
+        Gemma4ForCausalLM,
+        Gemma4TextConfig(
+            **{
+                **GEMMA4,
+                "num_hidden_layers": 6,
+                "layer_types": [KINDS[0], *KINDS, *KINDS, KINDS[1]],
+                "num_kv_shared_layers": 3,
+                "global_head_dim": 512,
+            },
+            hidden_size_per_layer_input=24,
         ),
     ),
 }

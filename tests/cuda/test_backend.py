@@ -35,6 +35,37 @@ def test_what_is_written_is_where_it_is_packed(backend_class):
     assert cache[:, :, 0].nbytes == backend.block_bytes(LAYERS, HEADS, SIZE, DIM, torch.bfloat16)
 
 
+@pytest.mark.parametrize("backend_class", [CudaBackend, Fp8CudaBackend])
+def test_layers_of_two_sizes_share_the_blocks_of_a_plane(backend_class):
+    device = EmulatedDevice()
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, (DIM,)))
+    backend, sizes = backend_class(device.device), [(HEADS, 64), (1, 96)]
+    parts = [backend.block_bytes(1, *(n, SIZE, dim), torch.bfloat16) for n, dim in sizes]
+    heads = {part // n for part, (n, _) in zip(parts, sizes, strict=True)}
+    block_bytes = backend.mixed_block_bytes(sum(parts), heads)
+    assert block_bytes >= sum(parts)
+    assert all(block_bytes % head == 0 for head in heads), "kernels count in heads"
+    pool = backend.allocate_mixed(BLOCKS, block_bytes, torch.bfloat16)
+    assert pool.nbytes == BLOCKS * block_bytes
+    firsts = [0, parts[0]]
+    layers = [
+        backend.layer_of_mixed(pool, *own)
+        for own in zip(firsts, parts, [n for n, _ in sizes], strict=True)
+    ]
+    expected = []
+    for layer, (num_heads, dim) in zip(layers, sizes, strict=True):
+        assert layer.shape == (2, BLOCKS, num_heads, SIZE, dim)
+        numbers = torch.randn(2, 1, num_heads, SIZE, dim).to(layer.dtype)
+        layer[:, 2:3] = numbers
+        expected.append(as_bytes(numbers))
+    backend.copy_blocks(pool, pool, torch.tensor([[2, 4]], dtype=torch.int32))
+    for layer, numbers in zip(layers, expected, strict=True):
+        for block in (2, 4):
+            assert torch.equal(as_bytes(layer[:, block : block + 1]), numbers)
+    pool[:, :, [2, 4]] = 0
+    assert not as_bytes(pool).any(), "nothing was written elsewhere"
+
+
 def as_bytes(numbers):
     return numbers.contiguous().view(torch.uint8)
 
@@ -49,7 +80,7 @@ def test_float8_cuts_off_what_it_does_not_hold():
 
 def test_blocks_are_copied_in_all_layers():
     device = EmulatedDevice()
-    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, DIM))
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, (DIM,)))
     backend = CudaBackend(device.device)
     cache = backend.allocate(LAYERS, BLOCKS, HEADS, SIZE, DIM, torch.bfloat16).normal_()
     expected = cache.clone()
@@ -63,7 +94,7 @@ def test_blocks_are_copied_in_all_layers():
 def test_heads_are_normed_rotated_and_written_where_they_lie(norms_all, rotary_dim):
     """With gates before the queries, and norms with and without RoPE."""
     device = EmulatedDevice()
-    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, DIM))
+    device.load(ModelKernels(torch.bfloat16, torch.bfloat16, (DIM,)))
     backend, heads = CudaBackend(device.device), Heads(6, HEADS, DIM, has_gate=True)
     draw = torch.Generator().manual_seed(0)
     qkv = torch.randn(4, heads.projected_size, generator=draw).bfloat16()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600)
 def device():
     device = EmulatedDevice()
     device.load(
-        ModelKernels(torch.bfloat16, torch.bfloat16, 128, has_experts=True, has_states=True)
+        ModelKernels(torch.bfloat16, torch.bfloat16, (128,), has_experts=True, has_states=True)
     )
     return device
 

@@ -25,13 +25,15 @@ from transformers import (
 )
 
 from tests.cuda.small_models import (
+    GEMMA4,
+    KINDS,
     SIZES,
-    VOCAB_SIZE,
     assert_alone_is_as_crowded,
     assert_answers_are_those_of,
     make,
     write,
 )
+from tests.cuda.small_models import MODELS as SMALL_MODELS
 
 pytestmark = pytest.mark.timeout(600)
 """The first test compiles the emulation."""
@@ -43,24 +45,6 @@ YARN = {
     "rope_theta": 10_000.0,
     "factor": 4.0,
     "original_max_position_embeddings": 32,
-}
-KINDS = ["sliding_attention", "full_attention"]
-GEMMA4 = {
-    **SIZES,
-    "global_head_dim": 64,
-    "num_global_key_value_heads": 2,
-    "sliding_window": 20,
-    "layer_types": KINDS,
-    "num_kv_shared_layers": 0,
-    "vocab_size_per_layer_input": VOCAB_SIZE,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-        "full_attention": {
-            "rope_type": "proportional",
-            "partial_rotary_factor": 0.25,
-            "rope_theta": 1_000.0,
-        },
-    },
 }
 MODELS = {
     "gelu": (LlamaForCausalLM, LlamaConfig(**SIZES, hidden_act="gelu")),
@@ -117,6 +101,17 @@ MODELS = {
     ),
     # Norms of values, inputs of each layer, factors behind layers; heads of one size alone.
     "gemma 4": (Gemma4ForCausalLM, Gemma4TextConfig(**GEMMA4, hidden_size_per_layer_input=24)),
+    # Heads of two sizes in one pool, and layers that see the keys of an earlier one.
+    "gemma 4, two sizes": SMALL_MODELS["gemma 4"],
+    # As 31B and 26B-A4B: fewer heads, too, where all tokens are seen.
+    "gemma 4, heads of two counts": (
+        Gemma4ForCausalLM,
+        Gemma4TextConfig(
+            **{**GEMMA4, "global_head_dim": 128, "num_global_key_value_heads": 1},
+            hidden_size_per_layer_input=0,
+            attention_k_eq_v=True,
+        ),
+    ),
     # Keys that are values where all tokens are seen.
     "gemma 4, keys as values": (
         Gemma4ForCausalLM,
@@ -132,7 +127,7 @@ def test_answers_and_log_probabilities_are_those_of_transformers(name, tmp_path)
     assert_answers_are_those_of(reference, engine, 0.03)
 
 
-@pytest.mark.parametrize("name", ["starcoder 2", "olmo 2", "cohere 2", "gemma 4"])
+@pytest.mark.parametrize("name", ["starcoder 2", "olmo 2", "cohere 2", "gemma 4, two sizes"])
 def test_answers_do_not_depend_on_the_batch(name, tmp_path, monkeypatch):
     write(tmp_path, MODELS[name])
     assert_alone_is_as_crowded(tmp_path, monkeypatch)

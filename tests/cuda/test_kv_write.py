@@ -6,6 +6,7 @@ import pytest
 import torch
 from chairlift import reference
 from chairlift.kernels.cuda.ops import rotary_step
+from chairlift.kernels.cuda.sources import HEAD_DIMS
 from torch import Tensor
 
 from tests.cuda.conftest import Launch
@@ -60,7 +61,7 @@ class Case:
         scales = None if self.scales is None else guarded(self.scales)
         arguments = [query, key if keys_are_values else value, cache, SLOTS, POSITIONS]
         arguments += [*tables, *norms, scales, qkv.stride(0), qkv.stride(0)]
-        arguments += [NUM_HEADS, NUM_KV_HEADS, NUM_BLOCKS, EPS, self.offset]
+        arguments += [NUM_HEADS, NUM_KV_HEADS, NUM_BLOCKS, NUM_KV_HEADS, EPS, self.offset]
         run(name, grid, 128, 0, [*arguments, self.rotary_dim, int(self.is_interleaved)])
         width = NUM_HEADS * self.head_dim
         assert torch.equal(qkv[:, width:], self.qkv[:, width:])
@@ -91,7 +92,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_matches_the_twins(run: Launch, head_dim: int, kind: str) -> None:
     options = {"dtype": torch.bfloat16, "rotary": 0.0, **KINDS[kind]}
@@ -110,7 +111,7 @@ def test_matches_the_twins(run: Launch, head_dim: int, kind: str) -> None:
     assert cache.isnan().all()
 
 
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 128, 256, 512])
 @pytest.mark.parametrize("is_interleaved", [False, True])
 def test_the_smallest_part_of_a_head(run: Launch, head_dim: int, is_interleaved: bool) -> None:
     rotary_dim = rotary_step(head_dim)

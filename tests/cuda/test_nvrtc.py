@@ -49,10 +49,19 @@ def test_every_kernel_compiles_and_fits_the_registers(architecture: str) -> None
         assert max(spilled) <= 32, f"{name}: {log}"
 
 
+LARGEST = [
+    instance("paged_prefill", BF16, BF16, 128, 128),
+    instance("paged_prefill", BF16, BF16, 512, 64),
+    instance("paged_decode", BF16, BF16, 512),
+]
+"""The largest tile, and the largest heads."""
+
+
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
-def test_the_largest_tile_fits_the_registers(architecture: str) -> None:
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_shapes_fit_the_registers(name: str, architecture: str) -> None:
     pytest.importorskip("cuda.core", reason="needs chairlift[cuda]")
-    log = compile_kernel(instance("paged_prefill", BF16, BF16, 128, 128), architecture).log
+    log = compile_kernel(name, architecture).log
     spilled = [int(n) for n in re.findall(r"(\d+) bytes spill", log)]
     assert spilled, log
     assert max(spilled) <= 32, log

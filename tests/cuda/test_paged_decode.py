@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chairlift.kernels.cuda.ops import decode_block, partial_width
+from chairlift.kernels.cuda.ops import attention_parts, decode_block, partial_width
 from torch import Tensor
 
 from tests.cuda.conftest import Launch, launch_emulated
@@ -44,12 +44,18 @@ def decode(
     arguments += [guarded(batch.starts), guarded(torch.tensor(batch.seq_lens, **int32))]
     arguments += [guarded(torch.tensor(work, **int32)), torch.tensor([len(work)], **int32)]
     arguments += [workspace, counters, batch.sinks, batch.kv_scales, out.stride(0), query.stride(0)]
-    arguments += [batch.num_heads, batch.num_kv_heads, batch.num_blocks]
+    arguments += [batch.num_heads, batch.num_kv_heads, batch.num_blocks, batch.heads_per_block]
     arguments += [batch.block_table.shape[1], split_len, batch.window, most_rows]
     arguments += [batch.scale, batch.softcap]
     name = instance("paged_decode", batch.dtype, batch.kv_dtype, batch.head_dim)
     num_threads, shared_bytes = decode_block(batch.head_dim)
-    run(name, (num_ctas,), num_threads, shared_bytes - fewer_bytes, arguments)
+    run(
+        name,
+        (num_ctas, attention_parts(batch.head_dim)),
+        num_threads,
+        shared_bytes - fewer_bytes,
+        arguments,
+    )
     assert not counters.any(), "counters must be zero again"
     return out
 
@@ -58,7 +64,8 @@ RAGGED = [1, 15, 16, 17, 64, 128, 129, 300]
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "heads"), [(64, (4, 2)), (96, (3, 1)), (128, (16, 1)), (256, (4, 2))]
+    ("head_dim", "heads"),
+    [(64, (4, 2)), (96, (3, 1)), (128, (16, 1)), (256, (4, 2)), (512, (8, 2))],
 )
 def test_matches_the_twin_over_ragged_lengths(
     run: Launch, head_dim: int, heads: tuple[int, int]
@@ -111,19 +118,32 @@ def test_any_number_of_splits(
     assert batch.error(decode(run, batch, split_len=split_len)) < 1
 
 
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256, 512])
 def test_uses_all_the_shared_memory_that_it_asks_for(head_dim: int) -> None:
     batch = PagedBatch([200], [1], (2, 1), head_dim)
     with pytest.raises(EmulationError):
         decode(launch_emulated, batch, fewer_bytes=16)
 
 
-def test_bits_of_a_sequence_do_not_depend_on_the_batch(run: Launch) -> None:
-    batch = PagedBatch([300, 17, 129, 64], [1, 2, 1, 1], (4, 2), 128)
+@pytest.mark.parametrize("head_dim", [128, 512])
+def test_bits_of_a_sequence_do_not_depend_on_the_batch(run: Launch, head_dim: int) -> None:
+    batch = PagedBatch([300, 17, 129, 64], [1, 2, 1, 1], (4, 2), head_dim)
     together = decode(run, batch)
     assert torch.equal(decode(run, batch, num_ctas=40), together)
     for index, part in enumerate(together.split(batch.num_queries)):
         assert torch.equal(decode(run, batch.alone(index), num_ctas=2), part)
+
+
+@pytest.mark.parametrize("head_dim", [64, 512])
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, F8])
+def test_blocks_of_other_layers_may_lie_between(
+    run: Launch, head_dim: int, kv_dtype: torch.dtype
+) -> None:
+    dtype = torch.float16 if head_dim == 64 and kv_dtype == F8 else torch.bfloat16
+    batch = PagedBatch([3, 150, 300], [1, 2, 1], (4, 2), head_dim, dtype, kv_dtype)
+    expected = decode(run, batch)
+    batch.move_apart()
+    assert torch.equal(decode(run, batch), expected)
 
 
 def test_a_sequence_without_work_keeps_its_output(run: Launch) -> None:
@@ -140,7 +160,8 @@ def test_no_work_at_all_is_no_work(run: Launch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "kv_dtype"), [(128, torch.bfloat16), (256, torch.bfloat16), (64, F8)]
+    ("head_dim", "kv_dtype"),
+    [(128, torch.bfloat16), (256, torch.bfloat16), (512, torch.bfloat16), (64, F8)],
 )
 def test_turns_of_the_threads_change_nothing(head_dim: int, kv_dtype: torch.dtype) -> None:
     dtype = torch.float16 if kv_dtype == F8 else kv_dtype

@@ -155,8 +155,12 @@ def test_layers_may_differ_in_their_heads_on_a_cpu(load, changes):
     changed = replace(second, attention=replace(second.attention, **changes))
     other = replace(spec, layers=(first, changed))
     assert other.shapes == (spec.shape, spec.shape._replace(**changes))
+    windows = [layer.attention.window for layer in other.layers]
+    assert windows[0] == windows[1]
+    expected = "model: layers of one window with different heads are not supported on a GPU"
     assert layer_obstacle(spec) is None
-    assert layer_obstacle(other) == "model: layers of different heads are not supported on a GPU"
+    assert layer_obstacle(other) == expected
+    assert layer_obstacle(replace(other, layers=(first, changed.with_window(7)))) is None
 
 
 def test_a_gpu_rotates_parts_of_heads_that_lanes_share(load):

@@ -6,6 +6,17 @@
 
 namespace chairlift {
 
+// Columns of o that a block computes of heads of a size: as many as its registers hold.
+template <int kHeadDim>
+constexpr int kColumnsOfPart = kHeadDim > 256 ? 256 : kHeadDim;
+
+// The first column of this block's part.
+template <int kHeadDim>
+__device__ __forceinline__ int first_column() {
+  constexpr int kColumns = kColumnsOfPart<kHeadDim>;
+  return kColumns == kHeadDim ? 0 : static_cast<int>(blockIdx.y) * kColumns;
+}
+
 // The queries of one sequence that share a KV head, packed: row = query index * group + head.
 //
 //   row     0         1         2         3         4         5           3 heads per KV head h

@@ -9,14 +9,16 @@ namespace chairlift {
 constexpr int kDecodeRows = 16;
 
 // How a block shares an item. A slot holds keys and values of 16 tokens of 16-bit elements or of
-// 32 tokens of float8, or a warp's o, [16, kHeadDim] in float32: the same bytes.
+// 32 tokens of float8; or a warp's o, [16, kColumns] in float32, which takes no more.
 template <typename KV, int kHeadDim>
 struct DecodeShape {
-  static constexpr int kWarps = kHeadDim > 128 ? 2 : 4;
+  static constexpr int kWarps = kHeadDim > 256 ? 1 : kHeadDim > 128 ? 2 : 4;
   static constexpr int kStages = kHeadDim > 128 ? 2 : kHeadDim > 64 ? 3 : 4;
   static constexpr int kNumThreads = 32 * kWarps;
-  static constexpr int kSlotBytes = kDecodeRows * kHeadDim * 4;
+  static constexpr int kColumns = kColumnsOfPart<kHeadDim>;  // of values, and of o
   static constexpr int kSlotTokens = 32 / sizeof(KV);
+  static constexpr int kKeyBytes = kSlotTokens * kHeadDim * sizeof(KV);
+  static constexpr int kSlotBytes = kKeyBytes + kSlotTokens * kColumns * sizeof(KV);
   static constexpr int kTileTokens = kWarps * kSlotTokens;
   // The queries stay in registers up to head_dim 128.
   static constexpr int kQueryBytes = kHeadDim > 128 ? kDecodeRows * kHeadDim * 2 : 0;
@@ -103,7 +105,8 @@ struct DecodeMemory {
   // o of a warp's row from a column on, in a slot. Rows are swizzled, so that the lanes of a
   // fragment write to different banks.
   __device__ __forceinline__ float* o(int stage, int warp, int row, int column) const {
-    return reinterpret_cast<float*>(slot(stage, warp)) + row * kHeadDim + (column ^ (row % 4 * 8));
+    return reinterpret_cast<float*>(slot(stage, warp)) + row * Shape::kColumns +
+           (column ^ (row % 4 * 8));
   }
 };
 
@@ -139,8 +142,8 @@ struct SplitOutput {
   }
 };
 
-// True for every thread of the block that finishes the last split of this sequence and
-// KV head. What the other blocks wrote before is then visible.
+// True for every thread of the block that finishes the last part of the last split of this
+// sequence and KV head. What the other blocks wrote before is then visible.
 template <typename T>
 __device__ __forceinline__ bool is_last_split(const SplitOutput<T>& output, const Split& split,
                                               int* flag) {
@@ -148,7 +151,7 @@ __device__ __forceinline__ bool is_last_split(const SplitOutput<T>& output, cons
   __syncthreads();
   if (threadIdx.x == 0) {
     int* counter = output.counters + split.sequence * output.num_kv_heads + split.kv_head;
-    *flag = atomicAdd(counter, 1) == split.num_splits - 1;
+    *flag = atomicAdd(counter, 1) == split.num_splits * static_cast<int>(gridDim.y) - 1;
     if (*flag) *counter = 0;  // no other block counts before the next launch
     __threadfence();
   }
@@ -188,12 +191,12 @@ __device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, con
 // Merges the states of the block's warps, which are those of tokens at fixed positions of the
 // split, and writes the output, or what other splits will be merged with. `stage` is a slot of each
 // warp that nothing is copied to.
-template <typename T, typename KV, int kHeadDim>
+template <typename T, typename KV, int kHeadDim, int kColumns>
 __device__ __forceinline__ void write_split(const SplitOutput<T>& output,
                                             const DecodeMemory<KV, kHeadDim>& memory, int stage,
-                                            SoftmaxFragment<kHeadDim>& fragment, const Split& split,
+                                            SoftmaxFragment<kColumns>& fragment, const Split& split,
                                             const PackedQueries& packed) {
-  using F = Fragments<T, KV, kHeadDim>;
+  using F = Fragments<T, KV, kColumns>;
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   fragment.share();
   __syncwarp();  // all lanes have read their keys and values from the slot
@@ -205,19 +208,20 @@ __device__ __forceinline__ void write_split(const SplitOutput<T>& output,
       memory.state(warp, row)[1] = fragment.d[r];
     }
 #pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n)
+    for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         *memory.o(stage, warp, row, F::result_coordinate(n, i)) = fragment.o[n][2 * r + i];
   }
   __syncthreads();
 
-  for (int i = threadIdx.x; i < packed.num_rows() * (kHeadDim / 4); i += blockDim.x) {
-    const int row = i / (kHeadDim / 4), column = i % (kHeadDim / 4) * 4;
+  for (int i = threadIdx.x; i < packed.num_rows() * (kColumns / 4); i += blockDim.x) {
+    const int row = i / (kColumns / 4), own = i % (kColumns / 4) * 4;
+    const int column = first_column<kHeadDim>() + own;
     auto state = SoftmaxState<4>::empty();
 #pragma unroll
     for (int w = 0; w < DecodeShape<KV, kHeadDim>::kWarps; ++w) {
-      const float4 o = *reinterpret_cast<const float4*>(memory.o(stage, w, row, column));
+      const float4 o = *reinterpret_cast<const float4*>(memory.o(stage, w, row, own));
       state.merge({memory.state(w, row)[0], memory.state(w, row)[1], {o.x, o.y, o.z, o.w}});
     }
     if (split.num_splits == 1) {

@@ -15,17 +15,19 @@ constexpr int kBlockSize = 16;  // tokens of a block
 //                          |                    |
 //   cache           [2, num_blocks, num_kv_heads, kBlockSize, kHeadDim]     0: keys, 1: values
 //
-// Block 0 is the null block: no row owns it, and no position that is read maps to it. The tokens of
-// one KV head in one block are contiguous.
+// Block 0 is the null block: no row owns it, and no position that is read maps to it. What a layer
+// has in a block is contiguous, and so are the tokens of one KV head. Where layers differ in size,
+// others lie between the blocks of a layer, in the room of a whole number of its heads.
 template <typename KV, int kHeadDim>
 struct PagedKv {
   KV* cache;
   int num_blocks;
-  int num_kv_heads;
+  int heads_per_block;  // from block to block: those of the layer, and room of other layers
 
   // The first key of a block, [kBlockSize, kHeadDim].
   __device__ __forceinline__ KV* keys(int block, int head) const {
-    return cache + (static_cast<long long>(block) * num_kv_heads + head) * (kBlockSize * kHeadDim);
+    return cache +
+           (static_cast<long long>(block) * heads_per_block + head) * (kBlockSize * kHeadDim);
   }
 
   // The first value, likewise.

@@ -2,6 +2,7 @@
 
 import math
 import mmap
+from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -154,6 +155,15 @@ class AttentionBackend(Protocol):
         The layers of a block lie side by side; `layer_of_mixed` finds one.
         """
         return zeroed(1, num_blocks, block_bytes).view(self.stored_dtype(dtype))
+
+    def mixed_block_bytes(self, num_bytes: int, head_bytes: Collection[int]) -> int:  # noqa: ARG002
+        """Return the bytes of a block of `allocate_mixed`.
+
+        Args:
+            num_bytes: Of the layers of a KV group, at most.
+            head_bytes: Of one head of each layer.
+        """
+        return num_bytes
 
     def layer_of_mixed(self, pool: Tensor, first: int, num_bytes: int, num_kv_heads: int) -> Tensor:
         """Return the cache of a layer, `[num_blocks, num_kv_heads, ...]`: its blocks lie apart.

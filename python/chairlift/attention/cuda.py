@@ -2,8 +2,11 @@
 
 A layer's cache is `[2, num_blocks, num_kv_heads, block_size, head_dim]`: keys, then values, so that
 what one head has in one block is one run of memory, and a block of all layers moves in one launch.
+Where layers differ in size, they share one plane, and are views of parts of its blocks.
 """
 
+import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
@@ -53,6 +56,11 @@ class WorkLimits(NamedTuple):
         tiles = -(-max_num_batched_tokens * queries_per_kv_head // min(TILE_ROWS)) + max_num_seqs
         return cls(_SPLIT_LEN, num_kv_heads * min(most, likely), num_kv_heads * tiles)
 
+    def at_least(self, other: "WorkLimits") -> "WorkLimits":
+        """Return the limits that hold the work of both."""
+        splits, tiles = max(self.max_splits, other.max_splits), max(self.max_tiles, other.max_tiles)
+        return WorkLimits(self.split_len, splits, tiles)
+
 
 TILE_ROWS = (64, 128)
 """Packed rows of a prefill tile: the larger reads less, the smaller can be shared out earlier."""
@@ -61,6 +69,8 @@ _SPLIT_LEN = 512
 _LEAST_SPLIT = 128
 """Of a row that has at most `_MANY_SPLITS` such splits: longer ones double them up to the first."""
 _MANY_SPLITS = 16
+_BLOCK_SIZE = 16
+"""Tokens of a block."""
 
 
 class CudaBackend(AttentionBackend):
@@ -82,7 +92,14 @@ class CudaBackend(AttentionBackend):
     def reserve(
         self, limits: WorkLimits, max_num_seqs: int, num_kv_heads: int, head_dim: int
     ) -> None:
-        """Allocate for partial results once and for all; the layers of a step share it."""
+        """Allocate for partial results once and for all; the layers of a step share it.
+
+        Args:
+            limits: Of all KV groups.
+            max_num_seqs: Rows of a step.
+            num_kv_heads: The most of a layer.
+            head_dim: The largest of a layer.
+        """
         self._split_len = limits.split_len
         self._workspace = torch.empty(
             *(limits.max_splits, ops.MAX_DECODE_ROWS, ops.partial_width(head_dim)),
@@ -105,6 +122,37 @@ class CudaBackend(AttentionBackend):
         """Return `[num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim]` of zeros."""
         shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
         return torch.zeros(shape, dtype=self.stored_dtype(dtype), device=self.device)
+
+    def allocate_mixed(self, num_blocks: int, block_bytes: int, dtype: torch.dtype) -> Tensor:
+        """Return `[1, 2, num_blocks, numbers]` of zeros: keys of all layers, then values."""
+        stored = self.stored_dtype(dtype)
+        shape = (1, 2, num_blocks, block_bytes // (2 * stored.itemsize))
+        return torch.zeros(shape, dtype=stored, device=self.device)
+
+    def mixed_block_bytes(self, num_bytes: int, head_bytes: Collection[int]) -> int:
+        """Return the bytes with room for a whole number of heads of each layer."""
+        step = math.lcm(*head_bytes)
+        return -(-num_bytes // step) * step
+
+    def layer_of_mixed(self, pool: Tensor, first: int, num_bytes: int, num_kv_heads: int) -> Tensor:
+        """Return the cache of a layer, as `allocate` has it, whose blocks lie apart."""
+        size = 2 * pool.dtype.itemsize
+        numbers = pool[0, :, :, first // size : (first + num_bytes) // size]
+        return numbers.view(2, numbers.shape[1], num_kv_heads, _BLOCK_SIZE, -1)
+
+    def rotate_queries(
+        self, projections: Projections, rotation: Rotation | None, metadata: AttentionMetadata
+    ) -> None:
+        """As `AttentionBackend.rotate_queries`."""
+        if rotation is None:
+            return
+        if (weight := rotation.query_norm) is not None and len(weight) > projections.query.shape[2]:
+            rotation = _norm_all_heads(projections, rotation)
+        query, kv_dtype = projections.query, self.stored_dtype(projections.query.dtype)
+        ops.rotate_queries(
+            *(query, metadata.positions, kv_dtype, rotation.query_cos_sin, rotation.query_norm),
+            *(rotation.eps, rotation.norm_offset, rotation.is_interleaved),
+        )
 
     def rotate_and_write(
         self,
@@ -186,9 +234,11 @@ class CudaBackend(AttentionBackend):
 
 
 def _norm_all_heads(projections: Projections, rotation: Rotation) -> Rotation:
-    """Norm all heads of queries and of keys as one, in place; return what is left to do."""
+    """Norm all heads of queries, and of keys if there are some, in place; return what is left."""
     norms = rotation.query_norm, rotation.key_norm
     for heads, norm in zip((projections.query, projections.key), norms, strict=True):
+        if heads.shape[1] == 0:
+            continue  # keys of another layer
         assert norm is not None, "of both"
         rows = heads.flatten(1)
         ops.rms_norm(rows, norm, rotation.eps, out=rows, offset=rotation.norm_offset)

@@ -73,7 +73,7 @@ def _names(model: str | None) -> list[str]:
         raise ConfigError(obstacle)
     spec, dtype = config.spec, compute_dtype(settings, config)
     parts = {"has_experts": spec.router_size > 0, "has_states": spec.has_state}
-    return kernels_of(dtype, spec.shape.head_dim, **parts)
+    return kernels_of(dtype, spec.head_dims, **parts)
 
 
 app = new_app("The CUDA kernels: compile them ahead of time, list them.")

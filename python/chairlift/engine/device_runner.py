@@ -12,7 +12,7 @@ it. The host waits for nothing else, but where a draw depends on earlier tokens 
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from chairlift.engine.staging import Inputs, Staging
 from chairlift.engine.step_inputs import Draws, StateMoves, StepInputs
 from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator, Event
-from chairlift.kernels.cuda.sources import HEAD_DIMS
+from chairlift.kernels.cuda.sources import tile_rows
 from chairlift.model.recurrent import cut_states
 from chairlift.model.transformer import Transformer
 from chairlift.plan import block_updates
@@ -107,19 +107,21 @@ class DeviceRunner(ModelRunner):
         self._accelerator = accelerator
         self._shape = shape
         spec, device, rows = model.config.spec, accelerator.device, shape.max_num_seqs
-        sizes = spec.shape
-        self._kv_windows = spec.kv_windows
-        self._num_kv_heads, self._head_dim = sizes.num_kv_heads, sizes.head_dim
-        self._queries_per_kv_head = sizes.num_heads // sizes.num_kv_heads
-        self._limits = WorkLimits.of(
-            max_num_seqs=rows,
-            max_num_batched_tokens=shape.max_num_batched_tokens,
-            max_context_len=shape.max_blocks_per_row * shape.block_size,
-            num_pool_tokens=kv_cache.shape[2] * shape.block_size,
-            num_kv_heads=self._num_kv_heads,
-            queries_per_kv_head=self._queries_per_kv_head,
-        )
-        backend.reserve(self._limits, rows, self._num_kv_heads, self._head_dim)
+        self._groups = list(zip(spec.kv_windows, spec.group_shapes, strict=True))
+        limits = [
+            WorkLimits.of(
+                max_num_seqs=rows,
+                max_num_batched_tokens=shape.max_num_batched_tokens,
+                max_context_len=shape.max_blocks_per_row * shape.block_size,
+                num_pool_tokens=kv_cache.shape[2] * shape.block_size,
+                num_kv_heads=sizes.num_kv_heads,
+                queries_per_kv_head=sizes.queries_per_kv_head,
+            )
+            for _, sizes in self._groups
+        ]
+        self._limits = reduce(WorkLimits.at_least, limits)
+        most_kv_heads = max(sizes.num_kv_heads for _, sizes in self._groups)
+        backend.reserve(self._limits, rows, most_kv_heads, max(spec.head_dims))
         self._staging = Staging(
             accelerator,
             max_num_seqs=rows,
@@ -271,14 +273,14 @@ class DeviceRunner(ModelRunner):
         """Split the attention of each KV group into work items."""
         counts: tuple[list[int], list[int]] = [], []
         tile_rows = self._tile_rows(num_tokens)
-        for group, window in enumerate(self._kv_windows):
+        for group, (window, sizes) in enumerate(self._groups):
             num_splits, num_tiles = _core.attention_work(
                 host.query_start_loc[: num_rows + 1],
                 host.seq_lens[:num_rows],
                 host.splits[group],
                 host.tiles[group],
-                num_kv_heads=self._num_kv_heads,
-                group=self._queries_per_kv_head,
+                num_kv_heads=sizes.num_kv_heads,
+                group=sizes.queries_per_kv_head,
                 split_len=self._limits.split_len,
                 decode_rows=ops.MAX_DECODE_ROWS,
                 tile_rows=tile_rows,
@@ -294,8 +296,11 @@ class DeviceRunner(ModelRunner):
     def _tile_rows(self, num_tokens: int) -> int:
         """Large tiles where there are enough for every processor; which one changes no bits."""
         small, large = TILE_ROWS
-        num_large = num_tokens * self._queries_per_kv_head * self._num_kv_heads // large
-        return large if self._head_dim < max(HEAD_DIMS) and num_large >= _MANY_TILES else small
+        shapes = [sizes for _, sizes in self._groups]
+        has_many = num_tokens * max(own.num_heads for own in shapes) // large >= _MANY_TILES
+        return (
+            large if has_many and all(large in tile_rows(own.head_dim) for own in shapes) else small
+        )
 
     def _compute(self, step: _Pass) -> None:
         """Launch a forward pass up to its logits over the inputs on the device."""

@@ -103,8 +103,14 @@ class LayerViews:
 
 def kv_bytes_per_block(model: ModelConfig, backend: AttentionBackend, block_size: int) -> int:
     """Return the bytes of one block, all its layers included."""
-    places = layer_places(model.spec, backend, block_size, model.dtype)
-    return max(own.first + own.num_bytes for own in places if own is not None)
+    found = layer_places(model.spec, backend, block_size, model.dtype)
+    places = [own for own in found if own is not None]
+    num_bytes = max(own.first + own.num_bytes for own in places)
+    if not is_mixed(model.spec):
+        return num_bytes
+    return backend.mixed_block_bytes(
+        num_bytes, {own.num_bytes // own.num_kv_heads for own in places}
+    )
 
 
 def max_blocks_per_row(settings: "EngineConfig", model: ModelConfig) -> int:

@@ -109,6 +109,11 @@ class LayerShape(NamedTuple):
     num_kv_heads: int
     head_dim: int
 
+    @property
+    def queries_per_kv_head(self) -> int:
+        """Heads of queries that share keys and values."""
+        return self.num_heads // self.num_kv_heads
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
@@ -183,12 +188,16 @@ class ModelSpec:
     @property
     def shapes(self) -> tuple[LayerShape, ...]:
         """The different sizes of layers with attention, in order of appearance."""
-        hidden, inner = self.hidden_size, max(_intermediate_size(layer) for layer in self.layers)
-        shapes = (
-            LayerShape(hidden, inner, own.num_heads, own.num_kv_heads, own.head_dim)
-            for own in self.attentions
-        )
-        return tuple(dict.fromkeys(shapes))
+        return tuple(dict.fromkeys(map(self._shape_of, self.attentions)))
+
+    def _shape_of(self, own: Attention) -> LayerShape:
+        inner = max(_intermediate_size(layer) for layer in self.layers)
+        return LayerShape(self.hidden_size, inner, own.num_heads, own.num_kv_heads, own.head_dim)
+
+    @property
+    def head_dims(self) -> tuple[int, ...]:
+        """The different sizes of a head."""
+        return tuple(dict.fromkeys(own.head_dim for own in self.attentions))
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
@@ -244,6 +253,12 @@ class ModelSpec:
         if self.bidirectional:
             return (None,)
         return tuple(dict.fromkeys(own.window for own in self.attentions))
+
+    @property
+    def group_shapes(self) -> tuple[LayerShape, ...]:
+        """The sizes of the first layer of each KV group; on a GPU those of the whole group."""
+        first = {own.window: own for own in reversed(self.attentions)}
+        return tuple(map(self._shape_of, (first[window] for window in self.kv_windows)))
 
     @property
     def layer_groups(self) -> tuple[int | None, ...]:

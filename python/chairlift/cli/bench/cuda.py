@@ -35,7 +35,7 @@ def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
     config = ModelConfig.load(resolve_model(model), settings.dtype)
     gpu = choose_place(settings, config).accelerator
     assert gpu is not None, "the settings ask for one"
-    gpu.load(ModelKernels(torch.bfloat16, torch.bfloat16, config.spec.shape.head_dim))
+    gpu.load(ModelKernels(torch.bfloat16, torch.bfloat16, config.spec.head_dims))
     with torch.inference_mode():
         bandwidth = copy_bytes_per_s(gpu, repeat)
         rate = product_operations_per_s(gpu, repeat)

@@ -202,8 +202,8 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     for name, expected, got, is_met in checks:
         if not is_met:
             return f"{name}: expected {expected} on a GPU, got {got}"
-    obstacle = CUDA_LIMITS.obstacle(model.spec.shape, " on a GPU")
-    return obstacle or layer_obstacle(model.spec)
+    obstacles = (CUDA_LIMITS.obstacle(shape, " on a GPU") for shape in model.spec.shapes)
+    return next(filter(None, obstacles), None) or layer_obstacle(model.spec)
 
 
 def _expert_checks(experts: Sequence[Experts]) -> tuple[tuple[str, bool], ...]:
@@ -242,14 +242,19 @@ def layer_obstacle(spec: ModelSpec) -> str | None:
     step = CUDA_LIMITS.width_step
     checks = (
         *_state_checks([mixer for layer in spec.layers if (mixer := layer.recurrent)]),
-        ("layers of different heads", len(spec.shapes) > 1),
-        ("layers that share keys and values", any(own.kv_of is not None for own in attentions)),
+        ("layers of one window with different heads", _differs_in_group(attentions)),
         (f"widths that are no multiple of {step}", any(width % step for width in widths)),
         ("RoPE of such a part of a head", any(map(_rotates_odd_part, attentions))),
         *_expert_checks([mixture for layer in spec.layers if (mixture := layer.experts)]),
     )
     found = next((name for name, is_there in checks if is_there), None)
     return None if found is None else f"model: {found} are not supported on a GPU"
+
+
+def _differs_in_group(attentions: Sequence[Attention]) -> bool:
+    """Return whether layers of one KV group would need work lists of their own."""
+    kinds = {(own.window, own.num_heads, own.num_kv_heads, own.head_dim) for own in attentions}
+    return len(kinds) > len({own.window for own in attentions})
 
 
 def _rotates_odd_part(attention: Attention) -> bool:

@@ -103,8 +103,8 @@ def load_model(
         config = replace(config, dtype=compute_dtype(settings, config), block_types={})
         kv_dtype = backend.stored_dtype(config.dtype)
         spec = config.spec
-        parts = spec.router_size > 0, spec.has_state
-        kernels = ModelKernels(config.dtype, kv_dtype, spec.shape.head_dim, *parts)
+        parts = spec.head_dims, spec.router_size > 0, spec.has_state
+        kernels = ModelKernels(config.dtype, kv_dtype, *parts)
         place.accelerator.load(kernels, _log_kernels)
     plan = plan_at(place, config)
     tokenizer = Tokenizer.load(folder)

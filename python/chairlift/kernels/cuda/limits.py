@@ -15,7 +15,7 @@ _ITEM_BYTES: Final = torch.bfloat16.itemsize
 
 LIMITS: Final = ShapeLimits(
     head_dims=HEAD_DIMS,
-    head_dims_text="64, 96, 128 or 256",
+    head_dims_text="64, 96, 128, 256 or 512",
     width_step=VECTOR_BYTES // _ITEM_BYTES,
     max_hidden_size=(_SHARED_BYTES - NORM_BYTES) // _ITEM_BYTES,
     max_heads_per_kv_head=MAX_DECODE_ROWS,

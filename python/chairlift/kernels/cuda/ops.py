@@ -77,7 +77,8 @@ def kv_write(
         query_key: `[T, num_heads + num_kv_heads, head_dim]`; its keys stay as they were, and tokens
             may be strided.
         value: `[T, num_kv_heads, head_dim]`, likewise.
-        cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`.
+        cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`; keys and values,
+            and blocks, may lie apart.
         slot_mapping: int32 `[T]`; negative is padding.
         positions: int32 `[T]`.
         query_cos_sin: float32 `[max_position, rotary_dim]`: numbers of a head from there on stay;
@@ -90,7 +91,7 @@ def kv_write(
         is_interleaved: A number is rotated with its neighbour, else with the one half of them
             further.
     """
-    _, num_blocks, num_kv_heads, _, head_dim = cache.shape
+    num_kv_heads, head_dim = cache.shape[2], cache.shape[4]
     num_heads = query_key.shape[1] - num_kv_heads
     rotary_dim = 0 if key_cos_sin is None else key_cos_sin.shape[1]
     launcher_of(query_key).launch(
@@ -101,8 +102,44 @@ def kv_write(
         *(query_key, value, cache, slot_mapping, positions, query_cos_sin, key_cos_sin),
         *(query_norm, key_norm, None),
         *(c_longlong(query_key.stride(0)), c_longlong(value.stride(0)), c_int(num_heads)),
-        *(c_int(num_kv_heads), c_int(num_blocks), c_float(eps), c_float(norm_offset)),
+        *(*_cache_arguments(cache), c_float(eps), c_float(norm_offset)),
         *(c_int(rotary_dim), c_int(is_interleaved)),
+    )
+
+
+@operation("rotate_queries", "query")
+def rotate_queries(
+    query: Tensor,
+    positions: Tensor,
+    kv_dtype: torch.dtype,
+    cos_sin: Tensor,
+    norm: Tensor | None = None,
+    eps: float = 1e-6,
+    norm_offset: float = 0.0,
+    is_interleaved: bool = False,
+) -> None:
+    """Norm and rotate queries in place, as `kv_write` does.
+
+    Args:
+        query: `[T, num_heads, head_dim]`; tokens may be strided.
+        positions: int32 `[T]`.
+        kv_dtype: Of the cache; decides the instantiation and changes no bits.
+        cos_sin: float32 `[max_position, rotary_dim]`, as of `kv_write`.
+        norm: `[head_dim]`, or None.
+        eps: Of the norm.
+        norm_offset: Added to its weights.
+        is_interleaved: As of `kv_write`.
+    """
+    num_tokens, num_heads, head_dim = query.shape
+    launcher_of(query).launch(
+        kernel_name("kv_write", query.dtype, kv_dtype, head_dim),
+        (num_tokens, -(-num_heads // 4), 1),
+        128,
+        0,
+        *(query, None, None, None, positions, cos_sin, None, norm, None, None),
+        *(c_longlong(query.stride(0)), c_longlong(0), c_int(num_heads), c_int(0), c_int(0)),
+        *(c_int(0), c_float(eps), c_float(norm_offset)),
+        *(c_int(cos_sin.shape[1]), c_int(is_interleaved)),
     )
 
 
@@ -137,7 +174,8 @@ def paged_decode(
         seq_lens: int32 `[R]`.
         work: int32 `[., 4]`.
         num_work: int32 `[1]`: how many of `work` there are.
-        workspace: float32 `[., workspace_rows, head_dim + 4]`: partial results.
+        workspace: float32 `[., workspace_rows, partial_width(head_dim)]`, or wider: partial
+            results.
         counters: int32, at least `R * num_kv_heads`: zero before and after.
         split_len: Tokens of a split of a long row.
         window: 0 sees all.
@@ -145,19 +183,19 @@ def paged_decode(
         soft_cap: 0 is none.
         sinks: float32 `[num_heads]`: the score of one more key of each head, whose value is zero.
     """
-    _, num_blocks, num_kv_heads, _, head_dim = cache.shape
+    head_dim = query.shape[2]
     name = kernel_name("paged_decode", query.dtype, cache.dtype, head_dim)
-    threads, shared_bytes = decode_block(head_dim)
+    (threads, shared_bytes), num_parts = decode_block(head_dim), attention_parts(head_dim)
     launcher = launcher_of(query)
     launcher.launch(
         name,
-        (launcher.num_resident(name, threads, shared_bytes), 1, 1),
+        (-(-launcher.num_resident(name, threads, shared_bytes) // num_parts), num_parts, 1),
         threads,
         shared_bytes,
         *(out, query, cache, block_table, rows, query_start_loc, seq_lens, work, num_work),
         *(workspace, counters, sinks, None, c_longlong(out.stride(0))),
-        *(c_longlong(query.stride(0)), c_int(query.shape[1]), c_int(num_kv_heads)),
-        *(c_int(num_blocks), c_int(block_table.shape[1]), c_int(split_len), c_int(window)),
+        *(c_longlong(query.stride(0)), c_int(query.shape[1]), *_cache_arguments(cache)),
+        *(c_int(block_table.shape[1]), c_int(split_len), c_int(window)),
         *(c_int(workspace.shape[1]), c_float(scale), c_float(soft_cap)),
     )
 
@@ -189,21 +227,21 @@ def paged_prefill(
         query_start_loc: Where each row's queries start.
         seq_lens: Of the rows.
         tiles: int32 `[num_tiles, 3]`.
-        tile_rows: Packed rows of a tile, 64 or 128.
+        tile_rows: Packed rows of a tile; see `sources.tile_rows`.
         window: 0 sees all.
         scale: Factor of the scores.
         soft_cap: 0 is none.
         sinks: float32 `[num_heads]`: the score of one more key of each head, whose value is zero.
     """
-    _, num_blocks, num_kv_heads, _, head_dim = cache.shape
+    head_dim = query.shape[2]
     launcher_of(query).launch(
         kernel_name("paged_prefill", query.dtype, cache.dtype, head_dim, tile_rows),
-        (tiles.shape[0], 1, 1),
+        (tiles.shape[0], attention_parts(head_dim), 1),
         128,
         prefill_shared_bytes(head_dim, tile_rows, cache.itemsize),
         *(out, query, cache, block_table, rows, query_start_loc, seq_lens, tiles, sinks, None),
         *(c_longlong(out.stride(0)), c_longlong(query.stride(0)), c_int(query.shape[1])),
-        *(c_int(num_kv_heads), c_int(num_blocks), c_int(block_table.shape[1])),
+        *(*_cache_arguments(cache), c_int(block_table.shape[1])),
         *(c_int(window), c_float(scale), c_float(soft_cap)),
     )
 
@@ -232,16 +270,27 @@ def copy_blocks(destination: Tensor, source: Tensor, pairs: Tensor) -> None:
     )
 
 
+def _cache_arguments(cache: Tensor) -> tuple[c_int, c_int, c_int]:
+    """Return KV heads and blocks of a cache, and the heads that its blocks lie apart."""
+    return c_int(cache.shape[2]), c_int(cache.shape[1]), c_int(cache.stride(1) // cache.stride(2))
+
+
 def rotary_step(head_dim: int) -> int:
     """Return what the rotated numbers of a head are a multiple of (`RotaryPairs`)."""
-    return 2 if head_dim <= 64 else 4 if head_dim <= 128 else 8
+    return 2 if head_dim <= 64 else 4 if head_dim <= 128 else 8 if head_dim <= 256 else 16
+
+
+def attention_parts(head_dim: int) -> int:
+    """Return the parts of a result that blocks of threads compute apart (`kColumnsOfPart`)."""
+    return max(1, head_dim // 256)
 
 
 def decode_block(head_dim: int) -> tuple[int, int]:
     """Return threads and bytes of shared memory of `paged_decode` (`DecodeShape`)."""
-    warps, stages = {64: (4, 4), 96: (4, 3), 128: (4, 3), 256: (2, 2)}[head_dim]
+    warps, stages = {64: (4, 4), 96: (4, 3), 128: (4, 3), 256: (2, 2), 512: (1, 2)}[head_dim]
+    slot = 32 * (head_dim + head_dim // attention_parts(head_dim))
     queries = 32 * head_dim if head_dim > 128 else 0
-    return 32 * warps, warps * stages * 64 * head_dim + queries + 128 * warps + 16
+    return 32 * warps, warps * stages * slot + queries + 128 * warps + 16
 
 
 def partial_width(head_dim: int) -> int:
@@ -251,5 +300,6 @@ def partial_width(head_dim: int) -> int:
 
 def prefill_shared_bytes(head_dim: int, tile_rows: int, kv_bytes: int) -> int:
     """Return the shared memory of `paged_prefill` for keys of so many bytes a number."""
-    tokens = 32 if head_dim > 128 else 64
-    return tile_rows * head_dim * 2 + 2 * tokens * head_dim * kv_bytes
+    tokens = 16 if head_dim > 256 else 32 if head_dim > 128 else 64
+    key_and_value = head_dim + head_dim // attention_parts(head_dim)
+    return tile_rows * head_dim * 2 + tokens * key_and_value * kv_bytes

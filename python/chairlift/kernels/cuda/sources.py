@@ -5,6 +5,7 @@ A kernel is named by its C++ name expression, such as
 it by that name, and a launch uses the same name.
 """
 
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from itertools import product
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-HEAD_DIMS: Final = (64, 96, 128, 256)
+HEAD_DIMS: Final = (64, 96, 128, 256, 512)
 """Sizes of a head that the attention kernels are instantiated for."""
 
 ELEMENTS: Final = {
@@ -65,18 +66,16 @@ class ModelKernels(NamedTuple):
     """Of activations: bfloat16 or float16."""
     kv_dtype: torch.dtype
     """Of keys and values in the cache."""
-    head_dim: int
+    head_dims: Sequence[int]
+    """Of its layers."""
     has_experts: bool = False
     has_states: bool = False
 
     def names(self) -> list[str]:
         """Return the name of every kernel that a step of the model may launch."""
-        dtype, kv_dtype, head_dim, has_experts, has_states = self
-        tiles = (64,) if head_dim == max(HEAD_DIMS) else (64, 128)
+        dtype, kv_dtype, head_dims, has_experts, has_states = self
         return [
-            *(kernel_name("paged_prefill", dtype, kv_dtype, head_dim, rows) for rows in tiles),
-            kernel_name("paged_decode", dtype, kv_dtype, head_dim),
-            kernel_name("kv_write", dtype, kv_dtype, head_dim),
+            *(name for size in head_dims for name in _attention_kernels(dtype, kv_dtype, size)),
             kernel_name("sample", torch.float32),
             kernel_name("sample_options"),
             kernel_name("norm", dtype),
@@ -87,6 +86,20 @@ class ModelKernels(NamedTuple):
             *(_expert_kernels(dtype) if has_experts else ()),
             *(_state_kernels(dtype) if has_states else ()),
         ]
+
+
+def tile_rows(head_dim: int) -> tuple[int, ...]:
+    """Return the packed rows that a tile of `paged_prefill` may have, the fewest first."""
+    return (64,) if head_dim > 128 else (64, 128)
+
+
+def _attention_kernels(dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int) -> list[str]:
+    kind = dtype, kv_dtype, head_dim
+    return [
+        *(kernel_name("paged_prefill", *kind, rows) for rows in tile_rows(head_dim)),
+        kernel_name("paged_decode", *kind),
+        kernel_name("kv_write", *kind),
+    ]
 
 
 def _expert_kernels(dtype: torch.dtype) -> list[str]:
@@ -111,17 +124,17 @@ def _state_kernels(dtype: torch.dtype) -> list[str]:
 
 def all_kernels() -> list[str]:
     """Return the name of every instantiation that some model needs."""
-    kinds = [(dtype, dim) for dtype in (torch.bfloat16, torch.float16) for dim in HEAD_DIMS]
-    models = (kernels_of(*kind, has_experts=True, has_states=True) for kind in kinds)
+    kinds = (torch.bfloat16, torch.float16)
+    models = (kernels_of(kind, HEAD_DIMS, has_experts=True, has_states=True) for kind in kinds)
     return list(dict.fromkeys(name for names in models for name in names))
 
 
 def kernels_of(
-    dtype: torch.dtype, head_dim: int, *, has_experts: bool, has_states: bool
+    dtype: torch.dtype, head_dims: Sequence[int], *, has_experts: bool, has_states: bool
 ) -> list[str]:
     """Return the name of every instantiation that a model may need, for all types of the cache."""
     caches = dtype, torch.float8_e4m3fn
-    both = (ModelKernels(dtype, kept, head_dim, has_experts, has_states) for kept in caches)
+    both = (ModelKernels(dtype, kept, head_dims, has_experts, has_states) for kept in caches)
     return list(dict.fromkeys(name for model in both for name in model.names()))
 
 
