@@ -43,6 +43,7 @@ OLMO = {
     "linear_value_head_dim": 32,
 }
 REFUSED = {
+    "more heads than numbers": (FALCON, {"num_attention_heads": 128}, "num_attention_heads: expec"),
     "a letter": (NEMOTRON, {"hybrid_override_pattern": "M*X"}, r"M, \*, -, E alone, .*got"),
     "a pattern that is a list": (NEMOTRON, {"hybrid_override_pattern": ["M", "*"]}, "at most 4096"),
     "no attention": (NEMOTRON, {"hybrid_override_pattern": "MM-"}, "one of them attention"),

@@ -5,6 +5,7 @@ plan, the buffers of a step, the KV groups and the forward pass read the spec; n
 family. What a spec cannot say is refused when config.json is read, by the name of the field.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -188,11 +189,12 @@ class ModelSpec:
     @property
     def shapes(self) -> tuple[LayerShape, ...]:
         """The different sizes of layers with attention, in order of appearance."""
-        return tuple(dict.fromkeys(map(self._shape_of, self.attentions)))
+        return tuple(dict.fromkeys(self._shapes_of(self.attentions)))
 
-    def _shape_of(self, own: Attention) -> LayerShape:
-        inner = max(_intermediate_size(layer) for layer in self.layers)
-        return LayerShape(self.hidden_size, inner, own.num_heads, own.num_kv_heads, own.head_dim)
+    def _shapes_of(self, attentions: Iterable[Attention]) -> Iterator[LayerShape]:
+        hidden, inner = self.hidden_size, max(map(_intermediate_size, self.layers))
+        for own in attentions:
+            yield LayerShape(hidden, inner, own.num_heads, own.num_kv_heads, own.head_dim)
 
     @property
     def head_dims(self) -> tuple[int, ...]:
@@ -258,7 +260,7 @@ class ModelSpec:
     def group_shapes(self) -> tuple[LayerShape, ...]:
         """The sizes of the first layer of each KV group; on a GPU those of the whole group."""
         first = {own.window: own for own in reversed(self.attentions)}
-        return tuple(map(self._shape_of, (first[window] for window in self.kv_windows)))
+        return tuple(self._shapes_of(first[window] for window in self.kv_windows))
 
     @property
     def layer_groups(self) -> tuple[int | None, ...]:

@@ -144,7 +144,10 @@ def attention(
     num_kv_heads = fields.integer("num_key_value_heads", default=num_heads)
     if num_heads % num_kv_heads:
         fields.fail("num_key_value_heads", f"a divisor of {num_heads}")
-    head_dim = fields.optional_integer("head_dim") or fields.integer("hidden_size") // num_heads
+    hidden_size = fields.integer("hidden_size")
+    head_dim = fields.optional_integer("head_dim") or hidden_size // num_heads
+    if head_dim == 0:
+        fields.fail("num_attention_heads", f"at most hidden_size, {hidden_size}, or a head_dim")
     return Attention(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
