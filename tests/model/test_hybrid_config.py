@@ -111,11 +111,13 @@ def load(tmp_path):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_a_hybrid_asks_for_and_is_not_computed_is_named(load, case):
+def test_what_a_hybrid_asks_for_and_is_not_computed_is_named(load, case, tmp_path):
     values, changes, pattern = REFUSED[case]
     with pytest.raises(ModelError, match=pattern) as error:
         load({**values, **changes})
-    assert "\n" not in str(error.value)
+    message = str(error.value)
+    assert message.startswith(f"{tmp_path / 'config.json'}: ")
+    assert "\n" not in message
 
 
 def test_blocks_have_letters_or_names(load):

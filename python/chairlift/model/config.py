@@ -28,7 +28,7 @@ from chairlift.model.layer_parts import Attention
 from chairlift.model.names import CheckpointNames
 from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.rope import DividedScaling
-from chairlift.model.spec import ModelSpec
+from chairlift.model.spec import ModelSpec, SpecError
 from chairlift.model.stored import DTYPES, with_experts_apart
 from chairlift.model.tensors import ModelTensors
 
@@ -105,7 +105,7 @@ class ModelConfig:
         name, family, fields = _read_family(model / "config.json", families)
         scheme = Scheme.read(fields)
         generation, eos_token_ids = read_generation(model, fields)
-        spec = _checked(family.spec(fields), fields.path)
+        spec = _read_spec(family, fields, fields.path)
         return cls(
             architecture=name,
             spec=spec,
@@ -147,7 +147,7 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
         architecture, fields = read_config(header)
         family = FAMILIES[architecture]
         fields = fields.with_defaults(family.defaults)
-        spec = _checked(family.spec(fields), path)
+        spec = _read_spec(family, fields, path)
         divisors = read_divisors(header, spec.shape.head_dim)
     if divisors is not None:
         spec = _with_scaling(spec, DividedScaling(divisors))
@@ -189,8 +189,13 @@ def _with_scaling(spec: ModelSpec, scaling: DividedScaling) -> ModelSpec:
     return replace(spec, layers=tuple(layers))
 
 
-def _checked(spec: ModelSpec, path: Path) -> ModelSpec:
+def _read_spec(family: Family, fields: Fields, path: Path) -> ModelSpec:
     """Refuse a shape that no kernel runs; a shape that a GPU runs is one that a CPU runs."""
+    try:
+        spec = family.spec(fields)
+    except SpecError as error:
+        message = f"{path}: {error}"
+        raise ModelError(message) from error
     for shape in spec.shapes:
         if (obstacle := cpu.LIMITS.obstacle(shape)) is not None:
             message = f"{path}: {obstacle}"

@@ -92,6 +92,10 @@ class LayerSpec:
         return next((found for own in mixers if (found := own.obstacle()) is not None), None)
 
 
+class SpecError(ModelError):
+    """A spec asks for what no kernel computes; the message names a part of it, and no file."""
+
+
 class RopeTable(NamedTuple):
     """A position embedding of heads of a size, and what queries are also multiplied by."""
 
@@ -121,7 +125,7 @@ class ModelSpec:
     """A decoder from token ids to logits.
 
     Raises:
-        ModelError: No layer has attention, or one is what no kernel computes.
+        SpecError: No layer has attention, or one is what no kernel computes.
     """
 
     embedding: Embedding
@@ -137,14 +141,14 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if not self.attentions:
             message = "layers: expected at least one with attention, got none"
-            raise ModelError(message)
+            raise SpecError(message)
         for number, layer in enumerate(self.layers):
             if (obstacle := layer.obstacle()) is not None:
                 message = f"layers[{number}].{obstacle}"
-                raise ModelError(message)
+                raise SpecError(message)
             if self.layer_inputs is not None and layer.feed_forward is None:
                 message = f"layers[{number}].feed_forward: expected one, since layers have inputs"
-                raise ModelError(message)
+                raise SpecError(message)
             if layer.attention is not None:
                 self._check_sharing(number, layer.attention)
 
@@ -164,7 +168,7 @@ class ModelSpec:
                 f"layers[{number}].kv_of: expected a layer before it with keys of its own, and"
                 f" with the same window and heads, of a decoder, got {own.kv_of}"
             )
-            raise ModelError(message)
+            raise SpecError(message)
 
     @property
     def vocab_size(self) -> int:
