@@ -19,6 +19,7 @@ from transformers import (
 from tests.cuda.emulated_device import EmulatedEngine
 from tests.engine.drive import assert_empty, greedy, run, token_ids
 from tests.engine.tiny_model import write_tokenizer
+from tests.model import gemma_table
 from tests.model.families import perturbed
 
 VOCAB_SIZE = 390
@@ -51,14 +52,7 @@ GEMMA4 = {
     "layer_types": KINDS,
     "num_kv_shared_layers": 0,
     "vocab_size_per_layer_input": VOCAB_SIZE,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-        "full_attention": {
-            "rope_type": "proportional",
-            "partial_rotary_factor": 0.25,
-            "rope_theta": 1_000.0,
-        },
-    },
+    "rope_parameters": gemma_table.GEMMA4["rope_parameters"],
 }
 MODELS = {
     "llama": (LlamaForCausalLM, LlamaConfig(**SIZES)),
