@@ -21,7 +21,9 @@ def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Ten
 @quantize
 @dtype
 @pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("shape", [(1, 64, 96), (7, 33, 50), (70, 130, 17), (3, 1, 1)])
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 96), (7, 33, 50), (70, 130, 17), (3, 1, 1), (9, 100, 40)]
+)
 def test_a_layer_has_the_bits_of_its_twin(quantize, dtype, has_bias, shape):
     tokens, in_features, out_features = shape
     x = randn(tokens, in_features, dtype=dtype)
@@ -82,7 +84,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(quantize, dtype
         _core.set_num_threads(available_cores())
 
 
-@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.008), ("int4", 0.085)])
+@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.0085), ("int4", 0.085)])
 def test_the_error_is_that_of_the_bits(quantize, most):
     x, weight = randn(16, 1024), randn(256, 1024, seed=1)
     expected = x @ weight.T
@@ -96,7 +98,7 @@ def test_an_outlier_of_a_token_leaves_its_other_groups_as_they_are(quantize):
     with_outlier = x.clone()
     with_outlier[0, 0] = 1000
     layer = Linear(weight, None, quantize)
-    weight[:, 32:] = 0
+    weight[:, 64:] = 0
     first_group = Linear(weight, None, quantize)
     rest = layer(x) - first_group(x)
     assert torch.allclose(layer(with_outlier) - first_group(with_outlier), rest, atol=0.01)
@@ -104,7 +106,7 @@ def test_an_outlier_of_a_token_leaves_its_other_groups_as_they_are(quantize):
 
 def test_a_layer_takes_the_bytes_that_are_told():
     bits = {
-        "int8": 8.5,
+        "int8": 8.25,
         "int4": 5,
         "Q8_0": 8.5,
         "Q4_0": 4.5,

@@ -35,7 +35,7 @@ pub enum Ahead {
     /// The panel after this one. Of several tiles that read B each asks for a part, in the order of memory:
     ///
     /// ```text
-    ///   next panel   [    tile 0    |    tile 1    |    tile 2    ]   one line for three of B
+    ///   next panel   [    tile 0    |    tile 1    |    tile 2    ]   a third of what is read of B
     /// ```
     NextPanel {
         /// Which tile this is.
@@ -46,12 +46,12 @@ pub enum Ahead {
 }
 
 impl<'a, P> Panel<'a, P> {
-    /// B as lines of `width` units.
+    /// B as lines of `width` units, for each of which [`Lines::ask`] is called so many times, by `next` once.
     #[inline(always)]
-    pub fn lines(&self, width: usize) -> Lines<'a, P> {
+    pub fn lines(&self, width: usize, asks: usize) -> Lines<'a, P> {
         let rest = self.units;
         let start = rest.as_ptr();
-        let (next, every) = match self.ahead {
+        let (next, tiles) = match self.ahead {
             Ahead::Bytes(offset) => (start.wrapping_byte_offset(offset), 1),
             Ahead::NextPanel { tile, tiles } => {
                 let part = tile * (rest.len() / width) / tiles * width;
@@ -62,9 +62,19 @@ impl<'a, P> Panel<'a, P> {
             rest,
             width,
             next,
-            every,
-            turn: 0,
+            due: 0,
+            cost: tiles * asks * piece::<P>(width),
         }
+    }
+}
+
+/// Bytes that are asked for at once: a short line of `width` units, of a long one a cache line.
+const fn piece<P>(width: usize) -> usize {
+    let line = width * size_of::<P>();
+    if line > 4 * CACHE_LINE {
+        CACHE_LINE
+    } else {
+        line
     }
 }
 
@@ -72,25 +82,32 @@ impl<'a, P> Panel<'a, P> {
 pub struct Lines<'a, P> {
     rest: &'a [P],
     width: usize,
-    /// What is asked for next: a line for every so many of B.
+    /// What is asked for next.
     next: *const P,
-    every: usize,
-    /// Lines of B before that.
-    turn: usize,
+    /// What has been read of B since then, in bytes times asks.
+    due: usize,
+    /// How much of it each piece takes that is asked for.
+    cost: usize,
 }
 
 impl<P> Lines<'_, P> {
+    /// Asks for as much as this share of a line of B stands for. A core that is asked for more at once than it can
+    /// note waits: long lines ask in several places, and of several tiles each for little.
     #[inline(always)]
-    fn ask(&mut self) {
-        if self.turn == 0 {
-            // A width that the compiler knows makes this one or two instructions.
-            for offset in (0..self.width * size_of::<P>()).step_by(CACHE_LINE) {
+    pub fn ask(&mut self) {
+        // Of a width that the compiler knows: no loop for a line of one piece.
+        let (line, piece) = (self.width * size_of::<P>(), piece::<P>(self.width));
+        self.due += line;
+        while self.due >= self.cost {
+            for offset in (0..piece).step_by(CACHE_LINE) {
                 prefetch(self.next.wrapping_byte_add(offset));
             }
-            self.next = self.next.wrapping_add(self.width);
-            self.turn = self.every;
+            self.next = self.next.wrapping_byte_add(piece);
+            self.due -= self.cost;
+            if piece == line {
+                break;
+            }
         }
-        self.turn -= 1;
     }
 }
 

@@ -18,8 +18,10 @@
 //! - bytes are split into 16-bit halves, whose products are exact in 32 bits.
 
 mod floats;
+mod sixes;
 
 pub(crate) use floats::{FLOAT_OFFSET, FLOATS};
+pub(crate) use sixes::Sixes;
 
 use crate::{
     gemm::{
@@ -34,8 +36,40 @@ use crate::{
 pub(crate) type IntegerSums<I, const R: usize> =
     [[<I as crate::isa::integers::Integers>::Words; REGISTERS]; R];
 
-/// Words of a group of inputs at most.
-pub(crate) const MAX_INPUT_WORDS: usize = GROUP / 2;
+/// Words of the inputs of a group, or of a part of it; those of a row lie side by side.
+#[derive(Clone, Copy)]
+pub(crate) struct InputWords<'a> {
+    words: &'a [u32],
+    /// The first word of the first row.
+    first: usize,
+    /// From a row to the next.
+    stride: usize,
+}
+
+impl<'a> InputWords<'a> {
+    #[inline(always)]
+    pub(crate) fn new(words: &'a [u32], first: usize, stride: usize) -> Self {
+        Self {
+            words,
+            first,
+            stride,
+        }
+    }
+
+    /// The same without the first words of each row.
+    #[inline(always)]
+    pub(crate) fn skip(self, words: usize) -> Self {
+        Self {
+            first: self.first + words,
+            ..self
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn word(self, row: usize, place: usize) -> &'a u32 {
+        &self.words[row * self.stride + self.first + place]
+    }
+}
 
 /// How the codes of a group lie in words.
 pub(crate) trait Codes: Sync {
@@ -51,9 +85,9 @@ pub(crate) trait Codes: Sync {
     /// Packs the codes of a group into column `column` of zeroed lines of `width` words.
     fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]);
 
-    /// Packs the integers of a group of inputs into the first [`Self::input_words`].
+    /// Packs the integers of a group of inputs into [`Self::input_words`].
     #[inline(always)]
-    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
+    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32]) {
         copy(integers, words);
     }
 
@@ -63,10 +97,20 @@ pub(crate) trait Codes: Sync {
         (-offset * sum(integers)).cast_unsigned()
     }
 
-    /// Adds the products of a group, or of a part of it, to the starts of R rows.
+    /// Adds the products of a group, or of a part of it, to the starts of R rows, or to zero.
+    #[inline(always)]
     fn sums<I: Isa, const R: usize>(
-        starts: &[u32; R],
-        x: &[[u32; R]],
+        starts: Option<InputWords<'_>>,
+        x: InputWords<'_>,
+        lines: &[u32],
+    ) -> IntegerSums<I, R> {
+        Self::add::<I, R>(started::<I, R>(starts), x, lines)
+    }
+
+    /// Adds the products of a group, or of a part of it.
+    fn add<I: Isa, const R: usize>(
+        sums: IntegerSums<I, R>,
+        x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R>;
 }
@@ -118,14 +162,52 @@ impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
 
     #[inline(always)]
     fn sums<I: Isa, const R: usize>(
-        starts: &[u32; R],
-        x: &[[u32; R]],
+        starts: Option<InputWords<'_>>,
+        x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
-        let width = REGISTERS * I::WORDS;
+        let mut sums = Self::add_group::<I, R>(started::<I, R>(starts), x, lines);
+        if !I::HAS_DOT {
+            for r in 0..R {
+                for n in 0..REGISTERS {
+                    sums[r][n] = I::multiply_i16(sums[r][n], I::splat_word(ONES));
+                }
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn add<I: Isa, const R: usize>(
+        sums: IntegerSums<I, R>,
+        x: InputWords<'_>,
+        lines: &[u32],
+    ) -> IntegerSums<I, R> {
+        if I::HAS_DOT {
+            return Self::add_group::<I, R>(sums, x, lines);
+        }
+        // 16 bits hold the sums of one group.
+        let more = Self::sums::<I, R>(None, x, lines);
+        let mut sums = sums;
+        for r in 0..R {
+            for n in 0..REGISTERS {
+                sums[r][n] = I::add_i32(sums[r][n], more[r][n]);
+            }
+        }
+        sums
+    }
+}
+
+impl<const ARE_FLOATS: bool> FourBits<ARE_FLOATS> {
+    /// Adds the products of a group to sums, of 16 bits without an instruction for dot products.
+    #[inline(always)]
+    fn add_group<I: Isa, const R: usize>(
+        mut sums: IntegerSums<I, R>,
+        x: InputWords<'_>,
+        lines: &[u32],
+    ) -> IntegerSums<I, R> {
         let low = I::splat_word(LOW);
-        let mut sums = started::<I, R>(starts);
-        for (j, line) in lines.chunks_exact(width).enumerate() {
+        for (j, line) in lines.chunks_exact(REGISTERS * I::WORDS).enumerate() {
             let mut w = [low; REGISTERS];
             for n in 0..REGISTERS {
                 w[n] = I::and(I::load_words(&line[n * I::WORDS..]), low);
@@ -133,7 +215,7 @@ impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
                     w[n] = I::lookup(&FLOATS, w[n]);
                 }
             }
-            add_bytes::<I, R>(&mut sums, &x[2 * j], w);
+            add_bytes::<I, R>(&mut sums, x.skip(2 * j), w);
             let line = reread(line);
             for n in 0..REGISTERS {
                 w[n] = I::and(
@@ -144,114 +226,9 @@ impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
                     w[n] = I::lookup(&FLOATS, w[n]);
                 }
             }
-            add_bytes::<I, R>(&mut sums, &x[2 * j + 1], w);
-        }
-        if !I::HAS_DOT {
-            for r in 0..R {
-                for n in 0..REGISTERS {
-                    sums[r][n] = I::multiply_i16(sums[r][n], I::splat_word(ONES));
-                }
-            }
+            add_bytes::<I, R>(&mut sums, x.skip(2 * j + 1), w);
         }
         sums
-    }
-}
-
-/// Six bits.
-pub(crate) struct Sixes;
-
-/// Bits 4 and 5 of the bytes of a word.
-const UPPER: u32 = 0x3030_3030;
-
-impl Codes for Sixes {
-    const LINES: usize = 6;
-
-    #[inline(always)]
-    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
-        for (lines, codes) in lines
-            .chunks_exact_mut(3 * width)
-            .zip(codes.as_chunks::<16>().0)
-        {
-            for (place, &code) in codes.iter().enumerate() {
-                let (four, byte) = (place / 4, 8 * (place % 4));
-                let (low, high) = (u32::from(code & 15), u32::from(code >> 4));
-                lines[four / 2 * width + column] |= low << (byte + four % 2 * 4);
-                // The first four are where the sum wants them, the next two bits above, the others below.
-                lines[2 * width + column] |= high << (byte + (2 * four + 4) % 8);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn sums<I: Isa, const R: usize>(
-        starts: &[u32; R],
-        x: &[[u32; R]],
-        lines: &[u32],
-    ) -> IntegerSums<I, R> {
-        let width = REGISTERS * I::WORDS;
-        let mut sums = started::<I, R>(starts);
-        for (x, lines) in x
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .zip(lines.chunks_exact(3 * width))
-        {
-            if I::HAS_DOT {
-                // One word after the other: sums and totals leave few registers.
-                for four in 0..4 {
-                    let w = six_bits::<I>(reread(lines), four);
-                    add_bytes::<I, R>(&mut sums, &x[four], w);
-                }
-            } else {
-                for pair in [0, 2] {
-                    let w = [pair, pair + 1].map(|four| six_bits::<I>(lines, four));
-                    add_pair::<I, R>(&mut sums, [&x[pair], &x[pair + 1]], w);
-                }
-            }
-        }
-        sums
-    }
-}
-
-/// Word `four` of the codes of half a group.
-#[inline(always)]
-fn six_bits<I: Isa>(lines: &[u32], four: usize) -> [I::Words; REGISTERS] {
-    let width = REGISTERS * I::WORDS;
-    let (low, upper) = (I::splat_word(LOW), I::splat_word(UPPER));
-    let mut codes = [low; REGISTERS];
-    for n in 0..REGISTERS {
-        let nibbles = I::load_words(&lines[four / 2 * width + n * I::WORDS..]);
-        let nibbles = if four.is_multiple_of(2) {
-            nibbles
-        } else {
-            I::shift_right::<4>(nibbles)
-        };
-        let rest = I::load_words(&lines[2 * width + n * I::WORDS..]);
-        let rest = match four {
-            0 => rest,
-            1 => I::shift_right::<2>(rest),
-            2 => I::shift_left::<4>(rest),
-            _ => I::shift_left::<2>(rest),
-        };
-        codes[n] = I::or(I::and(nibbles, low), I::and(rest, upper));
-    }
-    codes
-}
-
-/// Adds the products of two words of six-bit codes, without an instruction for dot products.
-#[inline(always)]
-fn add_pair<I: Isa, const R: usize>(
-    sums: &mut IntegerSums<I, R>,
-    x: [&[u32; R]; 2],
-    w: [[I::Words; REGISTERS]; 2],
-) {
-    for r in 0..R {
-        let x = [I::broadcast_word(&x[0][r]), I::broadcast_word(&x[1][r])];
-        for n in 0..REGISTERS {
-            let halves = I::multiply_u8_i8(w[0][n], x[0]);
-            let halves = I::multiply_add_u8_i8(halves, w[1][n], x[1]);
-            sums[r][n] = I::multiply_add_i16(sums[r][n], halves, I::splat_word(ONES));
-        }
     }
 }
 
@@ -277,7 +254,7 @@ impl Codes for Bytes {
     }
 
     #[inline(always)]
-    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
+    fn pack_inputs<I: Isa>(integers: &[i8; GROUP], words: &mut [u32]) {
         if I::HAS_DOT {
             copy(integers, words);
             return;
@@ -289,20 +266,19 @@ impl Codes for Bytes {
     }
 
     #[inline(always)]
-    fn sums<I: Isa, const R: usize>(
-        starts: &[u32; R],
-        x: &[[u32; R]],
+    fn add<I: Isa, const R: usize>(
+        mut sums: IntegerSums<I, R>,
+        x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
         let width = REGISTERS * I::WORDS;
-        let mut sums = started::<I, R>(starts);
         for (j, line) in lines.chunks_exact(width).enumerate() {
             if I::HAS_DOT {
                 let mut w = [I::splat_word(0); REGISTERS];
                 for n in 0..REGISTERS {
                     w[n] = I::load_words(&line[n * I::WORDS..]);
                 }
-                add_bytes::<I, R>(&mut sums, &x[j], w);
+                add_bytes::<I, R>(&mut sums, x.skip(j), w);
                 continue;
             }
             let even = I::load_words(reread(&EVEN));
@@ -310,12 +286,12 @@ impl Codes for Bytes {
             for n in 0..REGISTERS {
                 w[n] = I::and(I::load_words(&line[n * I::WORDS..]), even);
             }
-            add_halves::<I, R>(&mut sums, &x[2 * j], w);
+            add_halves::<I, R>(&mut sums, x.skip(2 * j), w);
             let line = reread(line);
             for n in 0..REGISTERS {
                 w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
             }
-            add_halves::<I, R>(&mut sums, &x[2 * j + 1], w);
+            add_halves::<I, R>(&mut sums, x.skip(2 * j + 1), w);
         }
         sums
     }
@@ -323,17 +299,19 @@ impl Codes for Bytes {
 
 /// The integers as bytes, at the start of `words`.
 #[inline(always)]
-fn copy(integers: &[i8; GROUP], words: &mut [u32; MAX_INPUT_WORDS]) {
+fn copy(integers: &[i8; GROUP], words: &mut [u32]) {
     for (packed, four) in words.iter_mut().zip(integers.as_chunks().0) {
         *packed = word(*four);
     }
 }
 
 #[inline(always)]
-fn started<I: Isa, const R: usize>(starts: &[u32; R]) -> IntegerSums<I, R> {
+fn started<I: Isa, const R: usize>(starts: Option<InputWords<'_>>) -> IntegerSums<I, R> {
     let mut sums = [[I::splat_word(0); REGISTERS]; R];
-    for r in 0..R {
-        sums[r] = [I::broadcast_word(&starts[r]); REGISTERS];
+    if let Some(starts) = starts {
+        for r in 0..R {
+            sums[r] = [I::broadcast_word(starts.word(r, 0)); REGISTERS];
+        }
     }
     sums
 }
@@ -348,11 +326,11 @@ fn halves(low: i8, high: i8) -> u32 {
 #[inline(always)]
 fn add_bytes<I: Isa, const R: usize>(
     sums: &mut IntegerSums<I, R>,
-    x: &[u32; R],
+    x: InputWords<'_>,
     w: [I::Words; REGISTERS],
 ) {
     for r in 0..R {
-        let x = I::broadcast_word(&x[r]);
+        let x = I::broadcast_word(x.word(r, 0));
         for n in 0..REGISTERS {
             sums[r][n] = if I::HAS_DOT {
                 I::add_dot(sums[r][n], w[n], x)
@@ -366,11 +344,11 @@ fn add_bytes<I: Isa, const R: usize>(
 #[inline(always)]
 fn add_halves<I: Isa, const R: usize>(
     sums: &mut IntegerSums<I, R>,
-    x: &[u32; R],
+    x: InputWords<'_>,
     w: [I::Words; REGISTERS],
 ) {
     for r in 0..R {
-        let x = I::broadcast_word(&x[r]);
+        let x = I::broadcast_word(x.word(r, 0));
         for n in 0..REGISTERS {
             sums[r][n] = I::multiply_add_i16(sums[r][n], w[n], x);
         }

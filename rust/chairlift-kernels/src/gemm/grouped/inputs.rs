@@ -3,25 +3,25 @@
 use crate::{
     Element,
     gemm::{
-        codes::{Codes, MAX_INPUT_WORDS},
-        quantize::{GROUP, group_scale, round_group, sum},
+        codes::Codes,
+        quantize::{MAX_GROUP, round_group, scale_int8, sum},
         weight_format::Format,
     },
     isa::{
         Isa,
         dispatch::{Kernel, dispatch},
     },
-    memory::rows::Rows,
+    memory::{prefetch::reread, rows::Rows},
 };
 
-/// Lines of a group of inputs before its integers: its scale, and a correction for each part.
-pub(super) const fn head_lines<F: Format>() -> usize {
+/// Words of a group of inputs of a row before its integers: its scale, and a correction for each part.
+pub(super) const fn head_words<F: Format>() -> usize {
     1 + F::PARTS
 }
 
 /// Words of a group of inputs of a row.
-pub(super) fn input_lines<I: Isa, F: Format>() -> usize {
-    head_lines::<F>() + F::Codes::input_words::<I>()
+pub(super) fn input_words<I: Isa, F: Format>() -> usize {
+    head_words::<F>() + F::CODE_GROUPS * F::Codes::input_words::<I>()
 }
 
 /// Rows of inputs of any type: the loops over panels are compiled once for all of them.
@@ -56,28 +56,28 @@ impl<T: Element> Kernel for Widen<'_, T> {
     }
 }
 
-/// Quantizes a group of row `r` of a tile.
+/// Quantizes a group of a row.
 #[inline(always)]
-pub(super) fn pack_group<I: Isa, F: Format, const R: usize>(
-    numbers: &[f32; GROUP],
-    r: usize,
-    lines: &mut [[u32; R]],
-) {
-    let scale = group_scale(numbers);
-    let integers = round_group(numbers, scale);
-    lines[0][r] = scale.unit.to_bits();
+pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32], words: &mut [u32]) {
+    // Lengths that the compiler knows.
+    let (numbers, words) = (&numbers[..F::GROUP], &mut words[..input_words::<I, F>()]);
+    let scale = scale_int8(numbers);
+    let mut integers = [0; MAX_GROUP];
+    // From memory: a compiler that has bytes in registers picks them out one by one.
+    let integers = reread(round_group(numbers, scale, &mut integers));
+    let (head, words) = words.split_at_mut(head_words::<F>());
+    head[0] = scale.unit.to_bits();
     for part in 0..F::PARTS {
-        let len = GROUP / F::PARTS;
+        let len = F::GROUP / F::PARTS;
         let integers = &integers[part * len..(part + 1) * len];
-        lines[1 + part][r] = if F::HAS_MINIMA {
+        head[1 + part] = if F::HAS_MINIMA {
             (sum(integers) as f32 * scale.unit).to_bits()
         } else {
             F::Codes::start::<I>(F::OFFSET, integers)
         };
     }
-    let mut words = [0; MAX_INPUT_WORDS];
-    F::Codes::pack_inputs::<I>(&integers, &mut words);
-    for (line, word) in lines[head_lines::<F>()..].iter_mut().zip(words) {
-        line[r] = word;
+    let words = words.chunks_exact_mut(F::Codes::input_words::<I>());
+    for (words, integers) in words.zip(integers.as_chunks().0) {
+        F::Codes::pack_inputs::<I>(integers, words);
     }
 }

@@ -1,7 +1,12 @@
 //! One layer by registers of other shapes: the same bits.
 
 use super::*;
-use crate::{bf16, gemm::panels::MAX_WIDTH, isa::Plain, ops::philox::philox4x32};
+use crate::{
+    bf16,
+    gemm::{panels::MAX_WIDTH, quantize::GROUP},
+    isa::Plain,
+    ops::philox::philox4x32,
+};
 use half::f16;
 
 const ROWS: usize = 5;
@@ -105,7 +110,7 @@ fn every_shape_of_registers_gives_the_same_bits() {
         }
     }
     for quantization in [Quantization::Int8, Quantization::Int4] {
-        for in_features in [1, 31, 33, 150] {
+        for in_features in [1, 31, 33, 65, 150] {
             let weight: Vec<bf16> = numbers(OUTPUTS * in_features)
                 .into_iter()
                 .map(bf16::from_f32)
