@@ -50,14 +50,14 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.round(x * inverse), largest / most
 
 
-GROUP, INT8_GROUP = 32, 64
-"""Neighbours along a row that share a scale: of most quantized layers, and of `int8`."""
+GROUP = 32
+"""Neighbours along a row that share a scale in quantized layers."""
 
 
-def quantize_inputs(x: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
-    """Return integers of `quantize_rows` `[T, G, group]` and their scales; zeros fill the rows."""
-    x = torch.nn.functional.pad(x, (0, -x.shape[1] % group))
-    return quantize_rows(x.view(len(x), -1, group))
+def quantize_inputs(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integers `[T, G, 32]` of `quantize_rows` and their scales; zeros fill the rows."""
+    x = torch.nn.functional.pad(x, (0, -x.shape[1] % GROUP))
+    return quantize_rows(x.view(len(x), -1, GROUP))
 
 
 def linear_in_groups(
@@ -67,12 +67,12 @@ def linear_in_groups(
 
     Args:
         x: `[T, K]`.
-        codes: Integers `[N, G, group]`, or `[N, G, 2, 16]` where halves of a group have scales.
+        codes: Integers `[N, G, 32]`, or `[N, G, 2, 16]` where halves of a group have scales.
         scales: float32 `[N, G]` or `[N, G, 2]`.
         minima: float32 `[N, G]`.
         bias: `[N]`.
     """
-    x, unit = quantize_inputs(x, codes[0, 0].numel())
+    x, unit = quantize_inputs(x)
     parts = scales.view(*scales.shape[:2], -1).unbind(-1)
     x_parts, w_parts = (t.double().chunk(len(parts), -1) for t in (x, codes.flatten(2)))
     y = torch.zeros(len(x), len(codes)) if bias is None else bias.float().expand(len(x), -1)
@@ -91,21 +91,21 @@ def linear_in_groups(
 
 
 def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear with weights in eight bits, a scale per group of 64."""
+    """Linear with weights in eight bits, a scale per group."""
     codes, scales = quantize_int8(weight)
     return linear_in_groups(x, codes, scales, None, bias)
 
 
 def linear_int4(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear with weights in four bits, a scale and a minimum per group of 32."""
+    """Linear with weights in four bits, a scale and a minimum per group."""
     return linear_in_groups(x, *quantize_int4(weight), bias)
 
 
-def _groups(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Return `[N, G, group]`, filled up with the last number of a row, and which are finite."""
+def _groups(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `[N, G, 32]`, filled up with the last number of a row, and which groups are finite."""
     weight = weight.float()
-    last = weight[:, -1:].expand(-1, -weight.shape[1] % group)
-    w = torch.cat((weight, last), dim=1).view(len(weight), -1, group)
+    last = weight[:, -1:].expand(-1, -weight.shape[1] % GROUP)
+    w = torch.cat((weight, last), dim=1).view(len(weight), -1, GROUP)
     return w, w.isfinite().all(-1)
 
 
@@ -114,8 +114,8 @@ def _finite(x: Tensor) -> Tensor:
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return integers of -127..=127 `[N, G, 64]` and scales `[N, G]` that float16 holds."""
-    w, is_finite = _groups(weight, INT8_GROUP)
+    """Return integers of -127..=127 `[N, G, 32]` and scales `[N, G]` that float16 holds."""
+    w, is_finite = _groups(weight)
     scale = (w.abs().amax(-1, keepdim=True) / torch.tensor(127.0)).half().float()
     codes = torch.round((w * _finite(1.0 / scale)).clamp(-127, 127)).nan_to_num()
     return codes, scale.squeeze(-1).where(is_finite, torch.nan)
@@ -127,7 +127,7 @@ def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Of twelve ranges of codes, each with its best scale and minimum by least squares, the one with
     the least squared error counts.
     """
-    w, is_finite = _groups(weight, GROUP)
+    w, is_finite = _groups(weight)
 
     def total(x: Tensor) -> Tensor:  # over eight lanes, then over these
         lanes = x.view(*x.shape[:2], -1, 8).unbind(-2)

@@ -1,4 +1,4 @@
-"""Layers of weights in blocks: those of GGUF files against the format's tools, and four more."""
+"""Layers of weights in blocks: those of GGUF files against the format's own tools, and two more."""
 
 import gguf
 import numpy as np
@@ -9,9 +9,8 @@ from chairlift.kernels import Linear
 from torch import Tensor
 
 GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
-AFFINE = {"AFFINE4": (4, 32), "AFFINE8": (8, 32), "AFFINE4_64": (4, 64), "AFFINE8_64": (8, 64)}
-"""Bits, and weights of a block."""
-TYPES = (*GGUF_TYPES, *AFFINE)
+AFFINE_BITS = {"AFFINE4": 4, "AFFINE8": 8}
+TYPES = (*GGUF_TYPES, *AFFINE_BITS)
 HAS_MINIMA = {"Q4_1", "Q5_1", "Q4_K", "Q5_K"}
 
 block_type = pytest.mark.parametrize("block_type", TYPES)
@@ -19,7 +18,7 @@ block_type = pytest.mark.parametrize("block_type", TYPES)
 
 def blocks(block_type: str, rows: int, columns: int, seed: int = 0) -> Tensor:
     """Return blocks with any codes; their factors are 0.001 to 0.004."""
-    if block_type in AFFINE:
+    if block_type in AFFINE_BITS:
         return affine_blocks(block_type, rows, columns, seed)
     weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[block_type]]
     random = np.random.default_rng(seed)
@@ -35,11 +34,10 @@ def blocks(block_type: str, rows: int, columns: int, seed: int = 0) -> Tensor:
 
 
 def affine_blocks(block_type: str, rows: int, columns: int, seed: int) -> Tensor:
-    """Return blocks of a scale and a minimum in float32, and 32 or 64 codes."""
+    """Return blocks of a scale and a minimum in float32, and 32 codes."""
     random = np.random.default_rng(seed)
-    bits, weights = AFFINE[block_type]
-    size = 8 + weights * bits // 8
-    stored = random.integers(0, 256, (rows, columns // weights, size), dtype=np.uint8)
+    size = 8 + 4 * AFFINE_BITS[block_type]
+    stored = random.integers(0, 256, (rows, columns // 32, size), dtype=np.uint8)
     scales = random.uniform(0.001, 0.004, (*stored.shape[:2], 1)).astype(np.float32)
     minima = random.uniform(-0.5, 0.1, scales.shape).astype(np.float32)
     stored[..., :4], stored[..., 4:8] = scales.view(np.uint8), minima.view(np.uint8)
@@ -48,18 +46,16 @@ def affine_blocks(block_type: str, rows: int, columns: int, seed: int) -> Tensor
 
 def affine_dequantized(stored: Tensor, block_type: str) -> Tensor:
     """Return `scale * code + minimum`; of four bits the low halves of 16 bytes come first."""
-    bits, weights = AFFINE[block_type]
-    blocks = stored.numpy().reshape(len(stored), -1, 8 + weights * bits // 8)
+    blocks = stored.numpy().reshape(len(stored), -1, 8 + 4 * AFFINE_BITS[block_type])
     scales, minima = np.split(blocks[..., :8].copy().view(np.float32), 2, axis=-1)
     codes = blocks[..., 8:]
-    if bits == 4:
-        halves = codes.reshape(*codes.shape[:2], -1, 16)
-        codes = np.concatenate((halves % 16, halves // 16), axis=-1).reshape(*codes.shape[:2], -1)
+    if block_type == "AFFINE4":
+        codes = np.concatenate((codes % 16, codes // 16), axis=-1)
     return torch.from_numpy((scales * codes.astype(np.float32) + minima).reshape(len(stored), -1))
 
 
 def dequantized(stored: Tensor, block_type: str) -> Tensor:
-    if block_type in AFFINE:
+    if block_type in AFFINE_BITS:
         return affine_dequantized(stored, block_type)
     kind = gguf.GGMLQuantizationType[block_type]
     return torch.from_numpy(gguf.quants.dequantize(stored.numpy(), kind))
@@ -73,7 +69,7 @@ def test_each_input_meets_the_weight_that_the_format_says(block_type):
     # 127 is an input that quantization keeps: each output is a single product.
     expected = 127 * dequantized(stored, block_type).T
     # Codes of eight bits times their scales, up to 130, are rounded before the minimum is added.
-    atol = 2e-5 if block_type.startswith("AFFINE8") else 1e-6
+    atol = 2e-5 if block_type == "AFFINE8" else 1e-6
     assert torch.allclose(layer(127 * torch.eye(512)), expected, rtol=1e-5, atol=atol)
 
 
@@ -83,8 +79,7 @@ def test_a_layer_is_the_product_with_the_stored_weights(block_type):
     x = torch.randn(9, 1024, generator=torch.Generator().manual_seed(1))
     bias = torch.randn(70, generator=torch.Generator().manual_seed(2))
     out = Linear.from_blocks(stored, block_type, bias, torch.float32)(x)
-    _, group = AFFINE.get(block_type, (0, reference.GROUP))
-    integers, unit = reference.quantize_inputs(x, group)
+    integers, unit = reference.quantize_inputs(x)
     weights = dequantized(stored, block_type).double()
     expected = (integers * unit).flatten(1).double() @ weights.T + bias
     assert torch.allclose(out.double(), expected, rtol=1e-5, atol=1e-4)
@@ -108,13 +103,11 @@ def test_dequantized_blocks_have_the_bits_of_the_format(block_type):
     assert torch.equal(out, dequantized(stored, block_type))
 
 
-@pytest.mark.parametrize("block_type", AFFINE)
+@pytest.mark.parametrize("block_type", AFFINE_BITS)
 def test_a_layer_of_affine_blocks_takes_the_bytes_that_are_told(block_type):
-    bits, weights = AFFINE[block_type]
-    # The codes, and eight bytes for scale and minimum.
-    expected = bits + 64 / weights
-    stored = 8 * _core.linear_bytes(1024, 2048, 2, block_type) / (1024 * 2048)
-    assert stored == pytest.approx(expected, rel=0.02)
+    # The codes, and eight bytes per 32 of them for scale and minimum.
+    bits = 8 * _core.linear_bytes(1024, 2048, 2, block_type) / (1024 * 2048)
+    assert bits == pytest.approx(AFFINE_BITS[block_type] + 2, rel=0.02)
 
 
 def test_every_exponent_of_mxfp4_is_exact():

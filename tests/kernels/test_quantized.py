@@ -84,7 +84,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(quantize, dtype
         _core.set_num_threads(available_cores())
 
 
-@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.0085), ("int4", 0.085)])
+@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.008), ("int4", 0.085)])
 def test_the_error_is_that_of_the_bits(quantize, most):
     x, weight = randn(16, 1024), randn(256, 1024, seed=1)
     expected = x @ weight.T
@@ -98,7 +98,7 @@ def test_an_outlier_of_a_token_leaves_its_other_groups_as_they_are(quantize):
     with_outlier = x.clone()
     with_outlier[0, 0] = 1000
     layer = Linear(weight, None, quantize)
-    weight[:, 64:] = 0
+    weight[:, 32:] = 0
     first_group = Linear(weight, None, quantize)
     rest = layer(x) - first_group(x)
     assert torch.allclose(layer(with_outlier) - first_group(with_outlier), rest, atol=0.01)
@@ -106,7 +106,7 @@ def test_an_outlier_of_a_token_leaves_its_other_groups_as_they_are(quantize):
 
 def test_a_layer_takes_the_bytes_that_are_told():
     bits = {
-        "int8": 8.25,
+        "int8": 8.5,
         "int4": 5,
         "Q8_0": 8.5,
         "Q4_0": 4.5,

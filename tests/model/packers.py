@@ -90,7 +90,7 @@ def gptq(
             "checkpoint_format": "gptq" if version == 1 else "gptq_v2",
         },
         pack,
-        kept_type(bits, group, dtype, sym=sym),
+        kept_type(bits, dtype, sym=sym),
         is_exact=dtype is not torch.float32,
     )
 
@@ -109,10 +109,7 @@ def awq(group: int, dtype: torch.dtype) -> Case:
 
     config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm"}
     return Case(
-        {**config, "zero_point": True},
-        pack,
-        kept_type(4, group, dtype, sym=False),
-        is_exact=dtype is not torch.float32,
+        {**config, "zero_point": True}, pack, "AFFINE4", is_exact=dtype is not torch.float32
     )
 
 
@@ -147,7 +144,7 @@ def packed(bits: int, group: int, *, sym: bool, dtype: torch.dtype) -> Case:
     return Case(
         compressed_config("pack-quantized", type="int", num_bits=bits, symmetric=sym, **facts),
         pack,
-        kept_type(bits, group, dtype, sym=sym),
+        kept_type(bits, dtype, sym=sym),
         is_exact=dtype is not torch.float32,
     )
 
@@ -172,7 +169,7 @@ def signed_bytes(*, sym: bool, dtype: torch.dtype, strategy: str = "channel") ->
             "int-quantized", type="int", num_bits=8, symmetric=sym, strategy=strategy
         ),
         pack,
-        kept_type(8, -1, dtype, sym=sym),
+        kept_type(8, dtype, sym=sym),
         is_exact=dtype is not torch.float32,
     )
 
@@ -202,11 +199,10 @@ def floats(
     return Case(config, pack, None, sizes={"intermediate_size": 192})
 
 
-def kept_type(bits: int, group: int, dtype: torch.dtype, *, sym: bool) -> str:
-    """Return the smallest block type that holds such groups; -1 is a row, a multiple of 64."""
-    if sym and dtype is torch.float16:
-        return f"Q{bits}_0"
-    return f"AFFINE{bits}" if group == 32 else f"AFFINE{bits}_64"
+def kept_type(bits: int, dtype: torch.dtype, *, sym: bool) -> str:
+    """Return the smallest block type that holds such groups."""
+    plain = sym and dtype is torch.float16
+    return {4: ("AFFINE4", "Q4_0"), 8: ("AFFINE8", "Q8_0")}[bits][plain]
 
 
 def tiles(rows: int, columns: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Quantized matrices whose codes and scales are tensors of their own, and the blocks made of them.
 
-A kernel reads blocks of 32 or 64 neighbours along K, each with its scale. A group of a checkpoint
-is one or several blocks, so that the values stay what they are.
+A kernel reads blocks of 32 neighbours along K, each with its scale. A group of a checkpoint is one
+or several blocks, so that the values stay what they are.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,7 @@ from chairlift.errors import ModelError
 from chairlift.model.stored import Shape, StoredTensor
 
 BLOCK: Final = 32
-"""Neighbours along K in a block at least; groups are a multiple of it."""
-WIDE_BLOCK: Final = 64
-"""Neighbours along K in a block of AFFINE4_64 or AFFINE8_64."""
+"""Neighbours along K in a block."""
 
 
 class Groups(NamedTuple):
@@ -41,7 +39,7 @@ class GroupedTensor:
     name: str
     shape: Shape
     dtype: str
-    """The type of its blocks, of `block_type`."""
+    """The type of its blocks: Q4_0 or Q8_0 (scales in float16, no zeros), AFFINE4 or AFFINE8."""
     num_bytes: int
     """In the file."""
     groups: Callable[[], Groups]
@@ -55,16 +53,14 @@ class GroupedTensor:
         """
         codes, scales, zeros = self.groups()
         num_rows, num_codes = codes.shape
-        size = WIDE_BLOCK if self.dtype.endswith("_64") else BLOCK
-        repeats = num_codes // size // scales.shape[1]
+        repeats = num_codes // BLOCK // scales.shape[1]
         minima = -scales * (self._middle if zeros is None else zeros)
         scales, minima = (part.repeat_interleave(repeats, 1) for part in (scales, minima))
+        codes = codes.view(num_rows, -1, BLOCK)
         if self.dtype == "Q8_0":
             codes = codes ^ 0x80
-        elif self._bits == 4:
-            low, high = codes.view(num_rows, -1, 2, BLOCK // 2).unbind(-2)
-            codes = low | high << 4
-        codes = codes.view(num_rows, scales.shape[1], -1)
+        elif self.dtype != "AFFINE8":
+            codes = codes[..., : BLOCK // 2] | codes[..., BLOCK // 2 :] << 4
         heads = [scales.half() if self.dtype in {"Q4_0", "Q8_0"} else scales]
         if self.dtype.startswith("AFFINE"):
             heads.append(minima)
@@ -80,23 +76,18 @@ class GroupedTensor:
 
     @property
     def _middle(self) -> float:
-        return 8.0 if self._bits == 4 else 128.0
-
-    @property
-    def _bits(self) -> int:
-        return 4 if self.dtype in {"Q4_0", "AFFINE4", "AFFINE4_64"} else 8
+        return 8.0 if self.dtype in {"Q4_0", "AFFINE4"} else 128.0
 
 
-def block_type(bits: int, scales: StoredTensor, group_size: int, *, has_zeros: bool) -> str:
+def block_type(bits: int, scales: StoredTensor, *, has_zeros: bool) -> str:
     """Return the smallest block type that holds codes, scales and zeros as they are.
 
-    Q4_0 and Q8_0 have scales in float16 and no zeros. A product of a float32 scale is rounded once
-    before its minimum is added; one of a float16 or bfloat16 scale is exact.
+    A product of a float32 scale is rounded once before its minimum is added; one of a float16 or
+    bfloat16 scale is exact.
     """
     if scales.dtype == "F16" and not has_zeros:
         return "Q4_0" if bits == 4 else "Q8_0"
-    suffix = "" if group_size % WIDE_BLOCK else f"_{WIDE_BLOCK}"
-    return f"AFFINE{bits}{suffix}"
+    return "AFFINE4" if bits == 4 else "AFFINE8"
 
 
 @dataclass(frozen=True, slots=True)

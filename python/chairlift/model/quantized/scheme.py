@@ -120,12 +120,7 @@ class Scheme:
             path=scales.path,
             name=name,
             shape=shape,
-            dtype=block_type(
-                self.bits,
-                scales,
-                self.group_size or shape[1],
-                has_zeros=not self.is_symmetric,
-            ),
+            dtype=block_type(self.bits, scales, has_zeros=not self.is_symmetric),
             num_bytes=sum(part.num_bytes for part in parts.values()),
             groups=self._reader(parts),
         )

@@ -46,9 +46,9 @@ pub enum Ahead {
 }
 
 impl<'a, P> Panel<'a, P> {
-    /// B as lines of `width` units, for each of which [`Lines::ask`] is called so many times, by `next` once.
+    /// B as lines of `width` units.
     #[inline(always)]
-    pub fn lines(&self, width: usize, asks: usize) -> Lines<'a, P> {
+    pub fn lines(&self, width: usize) -> Lines<'a, P> {
         let rest = self.units;
         let start = rest.as_ptr();
         let (next, tiles) = match self.ahead {
@@ -63,7 +63,7 @@ impl<'a, P> Panel<'a, P> {
             width,
             next,
             due: 0,
-            cost: tiles * asks * piece::<P>(width),
+            cost: tiles * piece::<P>(width),
         }
     }
 }
@@ -84,17 +84,17 @@ pub struct Lines<'a, P> {
     width: usize,
     /// What is asked for next.
     next: *const P,
-    /// What has been read of B since then, in bytes times asks.
+    /// Bytes that were read of B since then.
     due: usize,
     /// How much of it each piece takes that is asked for.
     cost: usize,
 }
 
 impl<P> Lines<'_, P> {
-    /// Asks for as much as this share of a line of B stands for. A core that is asked for more at once than it can
-    /// note waits: long lines ask in several places, and of several tiles each for little.
+    /// Asks for as much as a line of B stands for: of several tiles each for a little of each line, since a core that is
+    /// asked for more at once than it can note waits.
     #[inline(always)]
-    pub fn ask(&mut self) {
+    fn ask(&mut self) {
         // Of a width that the compiler knows: no loop for a line of one piece.
         let (line, piece) = (self.width * size_of::<P>(), piece::<P>(self.width));
         self.due += line;

@@ -187,7 +187,7 @@ impl<P: TiledProduct> Pass<'_, '_, P> {
             ahead,
         };
         let len = amx::ROWS * width;
-        for (step, lines) in weights.lines(len, 1).enumerate() {
+        for (step, lines) in weights.lines(len).enumerate() {
             let inputs = step * self.cut.height * amx::WORDS;
             tiles.load_weights::<6>(lines, width);
             tiles.load_inputs::<4>(&top[inputs..]);

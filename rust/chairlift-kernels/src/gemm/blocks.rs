@@ -1,4 +1,4 @@
-//! Weights in blocks of 32, 64 or 256 neighbours along `k`: those of GGUF files, and four that others are rewritten to.
+//! Weights in blocks of 32 or 256 neighbours along `k`: those of GGUF files, and two that others are rewritten to.
 //!
 //! The layouts of the former are those of `ggml-quants` (llama.cpp). A block is decoded to groups of 32 codes with scales and
 //! minima that are exactly those of the file: products of its half-precision factors and small integers fit
@@ -41,15 +41,11 @@ pub enum BlockType {
     Affine4,
     /// The same of eight bits.
     Affine8,
-    /// 64 of four bits, a scale and a minimum in f32.
-    Affine4Of64,
-    /// The same of eight bits.
-    Affine8Of64,
 }
 
 impl BlockType {
     /// Their names, for the most part those of GGUF.
-    pub const NAMES: [(&'static str, Self); 13] = [
+    pub const NAMES: [(&'static str, Self); 11] = [
         ("Q8_0", Self::Q8_0),
         ("Q4_0", Self::Q4_0),
         ("Q4_1", Self::Q4_1),
@@ -61,8 +57,6 @@ impl BlockType {
         ("MXFP4", Self::Mxfp4),
         ("AFFINE4", Self::Affine4),
         ("AFFINE8", Self::Affine8),
-        ("AFFINE4_64", Self::Affine4Of64),
-        ("AFFINE8_64", Self::Affine8Of64),
     ];
 
     /// Weights and bytes of a block.
@@ -78,8 +72,6 @@ impl BlockType {
             Self::Q5K => (256, 176),
             Self::Q6K => (256, 210),
             Self::Affine8 => (32, 40),
-            Self::Affine4Of64 => (64, 40),
-            Self::Affine8Of64 => (64, 72),
         }
     }
 
@@ -97,8 +89,6 @@ impl BlockType {
             Self::Mxfp4 => WeightFormat::Float4,
             Self::Affine4 => WeightFormat::Int4MinWide,
             Self::Affine8 => WeightFormat::Int8MinWide,
-            Self::Affine4Of64 => WeightFormat::Int4MinWideOf64,
-            Self::Affine8Of64 => WeightFormat::Int8MinWideOf64,
         }
     }
 }
@@ -185,8 +175,6 @@ impl GroupSource for BlockRows<'_> {
             BlockType::Mxfp4 => floats(block),
             BlockType::Affine4 => affine_wide(block, |k| nibble(&block[8..], k)),
             BlockType::Affine8 => affine_wide(block, |k| block[8 + k]),
-            BlockType::Affine4Of64 => affine_wide(block, |k| nibble(&block[8 + 16 * part..], k)),
-            BlockType::Affine8Of64 => affine_wide(block, |k| block[8 + 32 * part + k]),
         }
     }
 }

@@ -98,18 +98,8 @@ pub(crate) trait Codes: Sync {
     }
 
     /// Adds the products of a group, or of a part of it, to the starts of R rows, or to zero.
-    #[inline(always)]
     fn sums<I: Isa, const R: usize>(
         starts: Option<InputWords<'_>>,
-        x: InputWords<'_>,
-        lines: &[u32],
-    ) -> IntegerSums<I, R> {
-        Self::add::<I, R>(started::<I, R>(starts), x, lines)
-    }
-
-    /// Adds the products of a group, or of a part of it.
-    fn add<I: Isa, const R: usize>(
-        sums: IntegerSums<I, R>,
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R>;
@@ -166,46 +156,7 @@ impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
-        let mut sums = Self::add_group::<I, R>(started::<I, R>(starts), x, lines);
-        if !I::HAS_DOT {
-            for r in 0..R {
-                for n in 0..REGISTERS {
-                    sums[r][n] = I::multiply_i16(sums[r][n], I::splat_word(ONES));
-                }
-            }
-        }
-        sums
-    }
-
-    #[inline(always)]
-    fn add<I: Isa, const R: usize>(
-        sums: IntegerSums<I, R>,
-        x: InputWords<'_>,
-        lines: &[u32],
-    ) -> IntegerSums<I, R> {
-        if I::HAS_DOT {
-            return Self::add_group::<I, R>(sums, x, lines);
-        }
-        // 16 bits hold the sums of one group.
-        let more = Self::sums::<I, R>(None, x, lines);
-        let mut sums = sums;
-        for r in 0..R {
-            for n in 0..REGISTERS {
-                sums[r][n] = I::add_i32(sums[r][n], more[r][n]);
-            }
-        }
-        sums
-    }
-}
-
-impl<const ARE_FLOATS: bool> FourBits<ARE_FLOATS> {
-    /// Adds the products of a group to sums, of 16 bits without an instruction for dot products.
-    #[inline(always)]
-    fn add_group<I: Isa, const R: usize>(
-        mut sums: IntegerSums<I, R>,
-        x: InputWords<'_>,
-        lines: &[u32],
-    ) -> IntegerSums<I, R> {
+        let mut sums = started::<I, R>(starts);
         let low = I::splat_word(LOW);
         for (j, line) in lines.chunks_exact(REGISTERS * I::WORDS).enumerate() {
             let mut w = [low; REGISTERS];
@@ -227,6 +178,13 @@ impl<const ARE_FLOATS: bool> FourBits<ARE_FLOATS> {
                 }
             }
             add_bytes::<I, R>(&mut sums, x.skip(2 * j + 1), w);
+        }
+        if !I::HAS_DOT {
+            for r in 0..R {
+                for n in 0..REGISTERS {
+                    sums[r][n] = I::multiply_i16(sums[r][n], I::splat_word(ONES));
+                }
+            }
         }
         sums
     }
@@ -266,12 +224,13 @@ impl Codes for Bytes {
     }
 
     #[inline(always)]
-    fn add<I: Isa, const R: usize>(
-        mut sums: IntegerSums<I, R>,
+    fn sums<I: Isa, const R: usize>(
+        starts: Option<InputWords<'_>>,
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
         let width = REGISTERS * I::WORDS;
+        let mut sums = started::<I, R>(starts);
         for (j, line) in lines.chunks_exact(width).enumerate() {
             if I::HAS_DOT {
                 let mut w = [I::splat_word(0); REGISTERS];

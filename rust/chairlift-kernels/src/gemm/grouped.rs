@@ -1,7 +1,7 @@
-//! Linear layers whose weights are codes of four, six or eight bits, in groups of 32 or 64 with a scale each.
+//! Linear layers whose weights are codes of four, six or eight bits, in groups of 32 with a scale each.
 //!
 //! `y = b + sum over groups of (sum over k of x_int code - correction) * (x_scale * w_scale)`: inputs are
-//! quantized as they come, with a scale per group too, since a token's few large inputs would make one
+//! quantized as they come, with a scale per group of 32 too, since a token's few large inputs would make one
 //! scale coarse for all others. Sums within a group are exact integers; groups follow each other in ascending
 //! order by fused multiply-adds. So neither the other rows nor the threads nor the instruction set can change a
 //! bit of a row.
@@ -23,7 +23,7 @@ use crate::{
             Product, REGISTERS, Scratch, Share, expect_weight, packed_panels, padded_bias,
             panel_width,
         },
-        quantize::{GroupSource, Quantization, QuantizedRows},
+        quantize::{GROUP, GroupSource, Quantization, QuantizedRows},
         shares::{Target, split_panels},
         weight_format::{
             Format, GroupNumbers, WeightFormat, factor_words, factors_per_panel, number_words,
@@ -58,7 +58,7 @@ pub struct GroupedLinear {
 }
 
 impl GroupedLinear {
-    /// Quantizes `weight` `[out_features, in_features]` to [`WeightFormat::Int8Of64`] or [`WeightFormat::Int4Min`] and
+    /// Quantizes `weight` `[out_features, in_features]` to [`WeightFormat::Int8`] or [`WeightFormat::Int4Min`] and
     /// packs it with `bias` `[out_features]`.
     ///
     /// # Errors
@@ -189,8 +189,7 @@ impl<S: GroupSource, F: Format> Kernel for PackPanel<'_, S, F> {
         for (column, row) in self.rows.enumerate() {
             let groups = groups.chunks_exact_mut(words_per_group::<F>(self.width));
             for (index, words) in groups.enumerate() {
-                let first = index * F::CODE_GROUPS;
-                let group = self.source.group(row, first);
+                let group = self.source.group(row, index);
                 let every = F::Numbers::FACTOR_GROUPS;
                 if every > 0 && index.is_multiple_of(every) {
                     let len = factor_words::<F>(self.width);
@@ -207,12 +206,7 @@ impl<S: GroupSource, F: Format> Kernel for PackPanel<'_, S, F> {
                     F::Numbers::put(number, column, numbers);
                     words = rest;
                 }
-                let (lines, rest) = words.split_at_mut(F::Codes::LINES * self.width);
-                F::Codes::pack(&group.codes, column, self.width, lines);
-                if F::CODE_GROUPS > 1 {
-                    let group = self.source.group(row, first + 1);
-                    F::Codes::pack(&group.codes, column, self.width, rest);
-                }
+                F::Codes::pack(&group.codes, column, self.width, words);
             }
         }
     }
@@ -232,22 +226,25 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {
-        self.layer.in_features.div_ceil(F::GROUP) * input_words::<I, F>()
+        self.layer.in_features.div_ceil(GROUP) * input_words::<I, F>()
     }
 
     #[inline(always)]
     fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [u32]) {
-        let len = self.layer.in_features.next_multiple_of(F::GROUP);
+        let len = self.layer.in_features.next_multiple_of(GROUP);
         let mut numbers = f32::take_scratch(len);
         numbers[self.layer.in_features..len].fill(0.0);
         for r in 0..R {
             self.x
                 .read(first + r, &mut numbers[..self.layer.in_features]);
-            let groups = numbers[..len].chunks_exact(F::GROUP);
+            let (groups, _) = numbers[..len].as_chunks();
             let words = input_words::<I, F>();
             for (group, numbers) in packed.chunks_exact_mut(R * words).zip(groups) {
                 // Hidden from the compiler, which would pack groups side by side and gather their numbers.
-                pack_group::<I, F>(reread(numbers), &mut group[r * words..][..words]);
+                pack_group::<I, F>(
+                    &reread(std::slice::from_ref(numbers))[0],
+                    &mut group[r * words..][..words],
+                );
             }
         }
         f32::return_scratch(numbers);
@@ -276,13 +273,13 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
         }
         let mut totals = [starts; R];
         // No `zip`: where its `next` is a call, all totals go through memory for each group.
-        let mut groups = weights.lines(words_per_group::<F>(width), F::CODE_GROUPS);
+        let mut groups = weights.lines(words_per_group::<F>(width));
         let mut inputs = packed;
         let mut index = 0;
         while let Some((x, rest)) = inputs.split_at_checked(R * input_words::<I, F>())
             && let Some(group) = groups.next()
         {
-            totals = add_group::<I, F, R>(totals, x, factors, group, || groups.ask());
+            totals = add_group::<I, F, R>(totals, x, factors, group);
             inputs = rest;
             index += 1;
             let every = F::Numbers::FACTOR_GROUPS;
@@ -294,14 +291,13 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
     }
 }
 
-/// Adds the products of a group to the totals of R rows; `ask` is called before each further group of codes.
+/// Adds the products of a group to the totals of R rows.
 #[inline(always)]
 fn add_group<I: Isa, F: Format, const R: usize>(
     totals: Sums<I, R, REGISTERS>,
     x: &[u32],
     factors: &[u32],
     group: &[u32],
-    mut ask: impl FnMut(),
 ) -> Sums<I, R, REGISTERS> {
     let width = REGISTERS * I::WORDS;
     let len = number_words::<F>(width);
@@ -312,19 +308,13 @@ fn add_group<I: Isa, F: Format, const R: usize>(
     let factors = &factors[..factor_words::<F>(width)];
     let x = InputWords::new(x, 0, input_words::<I, F>());
     let inputs = x.skip(head_words::<F>());
-    let (numbers, codes) = group.split_at(group.len() - F::CODE_GROUPS * F::Codes::LINES * width);
+    let (numbers, codes) = group.split_at(group.len() - F::Codes::LINES * width);
     let mut totals = totals;
     for part in 0..F::PARTS {
         let starts = (!F::HAS_MINIMA).then(|| x.skip(1 + part));
         let inputs = inputs.skip(part * F::Codes::input_words::<I>() / F::PARTS);
         let codes = &codes[part * codes.len() / F::PARTS..][..codes.len() / F::PARTS];
-        let (first, rest) = codes.split_at(codes.len() / F::CODE_GROUPS);
-        let mut sums = F::Codes::sums::<I, R>(starts, inputs, first);
-        if F::CODE_GROUPS > 1 {
-            ask();
-            let inputs = inputs.skip(F::Codes::input_words::<I>());
-            sums = F::Codes::add::<I, R>(sums, inputs, rest);
-        }
+        let sums = F::Codes::sums::<I, R>(starts, inputs, codes);
         let scales = load_numbers::<I, F>(&numbers[part * len..], factors);
         for r in 0..R {
             let unit = I::from_bits(I::broadcast_word(x.word(r, 0)));

@@ -171,7 +171,7 @@ impl<'a, T: Element> PlainProduct<'a, T> {
         }
         let units = self.weights(panel, width);
         let weights = Panel { units, ahead };
-        (starts, weights.lines(width, 1))
+        (starts, weights.lines(width))
     }
 }
 

@@ -12,11 +12,8 @@ pub(crate) const CHUNK: usize = 32 * GROUP;
 /// Largest magnitude of an eight-bit integer here: the range is symmetric.
 const MAX_INT8: f32 = 127.0;
 
-/// Neighbours along `k` whose codes lie side by side. In most formats they share a scale, of weights and of inputs.
+/// Neighbours along `k` that share a scale, of weights and of inputs.
 pub const GROUP: usize = 32;
-
-/// Neighbours along `k` that share a scale at most.
-pub(crate) const MAX_GROUP: usize = 64;
 
 /// Adding it pushes the fraction of a number below 2^22 out of the mantissa: it rounds to nearest,
 /// ties to even, and leaves the integer in the low bits.
@@ -95,7 +92,7 @@ pub(crate) fn word(integers: [i8; 4]) -> u32 {
     u32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
 }
 
-/// The sum of up to 64 integers, exactly.
+/// The sum of the integers of a group or fewer, exactly.
 ///
 /// Eight at a time in a general register, whose four halves of words cannot overflow: compilers sum
 /// bytes one by one.
@@ -117,21 +114,23 @@ pub(crate) fn sum(integers: &[i8]) -> i32 {
     sum
 }
 
-/// A group of inputs as integers, in the front of a buffer.
+/// The scale of a group of inputs.
 #[inline(always)]
-pub(crate) fn round_group<'b>(
-    numbers: &[f32],
-    scale: Scale,
-    integers: &'b mut [i8; MAX_GROUP],
-) -> &'b [i8] {
-    let integers = &mut integers[..numbers.len()];
+pub(crate) fn group_scale(numbers: &[f32; GROUP]) -> Scale {
+    scale_int8(numbers)
+}
+
+/// A group of inputs as integers.
+#[inline(always)]
+pub(crate) fn round_group(numbers: &[f32; GROUP], scale: Scale) -> [i8; GROUP] {
+    let mut integers = [0; GROUP];
     for (integer, number) in integers.iter_mut().zip(numbers) {
         *integer = round(number * scale.inverse);
     }
     integers
 }
 
-/// A group of the codes of weights: `scale * code + minimum`, or `scale * (code - offset)` with the offset of its format.
+/// A group of weights: `scale * code + minimum`, or `scale * (code - offset)` with the offset of its format.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Group {
     pub(crate) codes: [u8; GROUP],
@@ -165,7 +164,7 @@ impl Multiple {
 
 /// Rows of weights that give their groups.
 pub(crate) trait GroupSource: Sync {
-    /// Group `index` of row `row`, which may begin beyond its end where groups share a scale; codes beyond the end may be any.
+    /// Group `index` of row `row`; codes beyond the end of the row may be any.
     fn group(&self, row: usize, index: usize) -> Group;
 }
 
@@ -178,9 +177,9 @@ pub(crate) struct QuantizedRows<'a, T> {
 /// What is made of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantization {
-    /// Eight bits, a scale per 64.
+    /// Eight bits, a scale per group.
     Int8,
-    /// Four bits, a scale and a minimum per 32.
+    /// Four bits, a scale and a minimum per group.
     Int4,
 }
 
@@ -191,52 +190,40 @@ impl<'a, T: Element> QuantizedRows<'a, T> {
             quantization,
         }
     }
-
-    /// Numbers `index * N` and following of a row. The last number again where they end early: they have no other range.
-    #[inline(always)]
-    fn neighbours<const N: usize>(&self, row: usize, index: usize) -> [f32; N] {
-        let row = self.weight.row(row);
-        let numbers = &row[index * N..row.len().min((index + 1) * N)];
-        let last = numbers.last().map_or(0.0, |number| number.to_f32());
-        let mut weights = [last; N];
-        for (weight, number) in weights.iter_mut().zip(numbers) {
-            *weight = number.to_f32();
-        }
-        weights
-    }
 }
 
 impl<T: Element> GroupSource for QuantizedRows<'_, T> {
     #[inline(always)]
     fn group(&self, row: usize, index: usize) -> Group {
+        let row = self.weight.row(row);
+        let numbers = &row[index * GROUP..row.len().min((index + 1) * GROUP)];
+        // The last number again: a group that ends early has no other range.
+        let last = numbers.last().map_or(0.0, |number| number.to_f32());
+        let mut weights = [last; GROUP];
+        for (weight, number) in weights.iter_mut().zip(numbers) {
+            *weight = number.to_f32();
+        }
+        if !largest_magnitude(&weights).is_finite() {
+            return Group {
+                codes: [0; GROUP],
+                scales: [Multiple::of_one(f32::NAN); 2],
+                min: Multiple::of_one(f32::NAN),
+            };
+        }
         match self.quantization {
-            Quantization::Int8 => {
-                let both = self.neighbours(row, index / 2);
-                quantize_int8(&both, index % 2)
-            }
-            Quantization::Int4 => quantize_int4(&self.neighbours(row, index)),
+            Quantization::Int8 => quantize_int8(&weights),
+            Quantization::Int4 => quantize_int4(&weights),
         }
     }
 }
 
-/// A group with a number that is not finite: all its products are NaN.
-const NOT_FINITE: Group = Group {
-    codes: [0; GROUP],
-    scales: [Multiple::of_one(f32::NAN); 2],
-    min: Multiple::of_one(f32::NAN),
-};
-
-/// The first or the second group of two. Codes of 1..=255, from -127 to 127 times a scale that f16 holds, of both groups.
+/// Codes of 1..=255, from -127 to 127 times a scale that f16 holds.
 #[inline(always)]
-fn quantize_int8(both: &[f32; 2 * GROUP], half: usize) -> Group {
-    let largest = largest_magnitude(both);
-    if !largest.is_finite() {
-        return NOT_FINITE;
-    }
-    let scale = rounded(largest / MAX_INT8);
+fn quantize_int8(weights: &[f32; GROUP]) -> Group {
+    let scale = rounded(largest_magnitude(weights) / MAX_INT8);
     let inverse = finite(1.0 / scale);
     let mut codes = [0; GROUP];
-    for (code, weight) in codes.iter_mut().zip(&both[half * GROUP..]) {
+    for (code, weight) in codes.iter_mut().zip(weights) {
         *code = round((weight * inverse).clamp(-MAX_INT8, MAX_INT8)) as u8 ^ 0x80;
     }
     Group {
@@ -259,9 +246,6 @@ const TRIED: [f32; 12] = [
 /// llama.cpp's K-quants, with all weights alike).
 #[inline(always)]
 fn quantize_int4(weights: &[f32; GROUP]) -> Group {
-    if !largest_magnitude(weights).is_finite() {
-        return NOT_FINITE;
-    }
     let mut least = f32::INFINITY;
     let mut best = Group {
         codes: [0; GROUP],

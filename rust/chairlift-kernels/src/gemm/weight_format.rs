@@ -18,8 +18,6 @@ use std::marker::PhantomData;
 pub enum WeightFormat {
     /// Eight bits, `scale * (code - 128)`, scales in f16.
     Int8,
-    /// The same with a scale per 64.
-    Int8Of64,
     /// Four bits, `scale * (code - 8)`, scales in f16.
     Int4,
     /// Four bits, `scale * code + minimum`, both in f16.
@@ -28,10 +26,6 @@ pub enum WeightFormat {
     Int4MinWide,
     /// Eight bits, `scale * code + minimum`, both in f32.
     Int8MinWide,
-    /// Four bits, `scale * code + minimum`, both in f32 of 64.
-    Int4MinWideOf64,
-    /// The same of eight bits.
-    Int8MinWideOf64,
     /// Six bits, `scale * (code - 16)`, scales in f16.
     Int6,
     /// Six bits, `scale * code + minimum`, both in f16.
@@ -54,10 +48,6 @@ macro_rules! with_format {
                 type $F = $crate::gemm::weight_format::known::Int8;
                 $body
             }
-            WeightFormat::Int8Of64 => {
-                type $F = $crate::gemm::weight_format::known::Int8Of64;
-                $body
-            }
             WeightFormat::Int4 => {
                 type $F = $crate::gemm::weight_format::known::Int4;
                 $body
@@ -72,14 +62,6 @@ macro_rules! with_format {
             }
             WeightFormat::Int8MinWide => {
                 type $F = $crate::gemm::weight_format::known::Int8MinWide;
-                $body
-            }
-            WeightFormat::Int4MinWideOf64 => {
-                type $F = $crate::gemm::weight_format::known::Int4MinWideOf64;
-                $body
-            }
-            WeightFormat::Int8MinWideOf64 => {
-                type $F = $crate::gemm::weight_format::known::Int8MinWideOf64;
                 $body
             }
             WeightFormat::Int6 => {
@@ -117,27 +99,24 @@ pub(crate) mod known {
     use super::{Affine, Bytes, Counts, FLOAT_OFFSET, Floats, Nibbles, Scaled, Sixes};
     use half::{bf16, f16};
 
-    pub(crate) type Int8 = Scaled<Bytes, f16, 128, 32>;
-    pub(crate) type Int8Of64 = Scaled<Bytes, f16, 128, 64>;
-    pub(crate) type Int4 = Scaled<Nibbles, f16, 8, 32>;
-    pub(crate) type Int4Min = Affine<Nibbles, f16, 32>;
-    pub(crate) type Int4MinWide = Affine<Nibbles, f32, 32>;
-    pub(crate) type Int8MinWide = Affine<Bytes, f32, 32>;
-    pub(crate) type Int4MinWideOf64 = Affine<Nibbles, f32, 64>;
-    pub(crate) type Int8MinWideOf64 = Affine<Bytes, f32, 64>;
-    pub(crate) type Int6 = Scaled<Sixes, f16, 16, 32>;
-    pub(crate) type Int6Min = Affine<Sixes, f16, 32>;
-    pub(crate) type Int4MinK = Affine<Nibbles, Counts, 32>;
-    pub(crate) type Int6MinK = Affine<Sixes, Counts, 32>;
-    pub(crate) type Int6HalvesK = Scaled<Sixes, Counts, 32, 16>;
-    pub(crate) type Float4 = Scaled<Floats, bf16, FLOAT_OFFSET, 32>;
+    pub(crate) type Int8 = Scaled<Bytes, f16, 128, 1>;
+    pub(crate) type Int4 = Scaled<Nibbles, f16, 8, 1>;
+    pub(crate) type Int4Min = Affine<Nibbles, f16>;
+    pub(crate) type Int4MinWide = Affine<Nibbles, f32>;
+    pub(crate) type Int8MinWide = Affine<Bytes, f32>;
+    pub(crate) type Int6 = Scaled<Sixes, f16, 16, 1>;
+    pub(crate) type Int6Min = Affine<Sixes, f16>;
+    pub(crate) type Int4MinK = Affine<Nibbles, Counts>;
+    pub(crate) type Int6MinK = Affine<Sixes, Counts>;
+    pub(crate) type Int6HalvesK = Scaled<Sixes, Counts, 32, 2>;
+    pub(crate) type Float4 = Scaled<Floats, bf16, FLOAT_OFFSET, 1>;
 }
 
 impl WeightFormat {
     /// Bytes of a packed layer: outputs fill whole panels, inputs whole groups, and each output has a bias. None
     /// if no memory is so large.
     pub fn packed_bytes(self, out_features: usize, in_features: usize) -> Option<usize> {
-        // 32 weights of one output take 64 bytes at most.
+        // A group of one output takes 64 bytes at most.
         if in_features > isize::MAX as usize / MAX_WIDTH / 64 {
             return None;
         }
@@ -159,45 +138,32 @@ pub(crate) trait Format: Sync {
     /// Whether each group has a minimum.
     const HAS_MINIMA: bool;
 
-    /// Neighbours along `k` whose weights share a scale: 16, 32 or 64; with minima 32 or 64.
-    const SPAN: usize;
-
-    /// Neighbours along `k` whose inputs share a scale: whole groups of codes.
-    const GROUP: usize = if Self::SPAN > GROUP {
-        Self::SPAN
-    } else {
-        GROUP
-    };
-
-    /// Groups of codes in such a group.
-    const CODE_GROUPS: usize = Self::GROUP / GROUP;
-
-    /// Parts of such a group whose weights have a scale each.
-    const PARTS: usize = Self::GROUP / Self::SPAN;
+    /// Parts of a group that have a scale each, one or two; with minima one.
+    const PARTS: usize;
 }
 
 /// `scale * (code - OFFSET)`.
-pub(crate) struct Scaled<C, N, const OFFSET: i32, const SPAN: usize>(PhantomData<(C, N)>);
+pub(crate) struct Scaled<C, N, const OFFSET: i32, const PARTS: usize>(PhantomData<(C, N)>);
 
-impl<C: Codes, N: GroupNumbers, const OFFSET: i32, const SPAN: usize> Format
-    for Scaled<C, N, OFFSET, SPAN>
+impl<C: Codes, N: GroupNumbers, const OFFSET: i32, const PARTS: usize> Format
+    for Scaled<C, N, OFFSET, PARTS>
 {
     type Codes = C;
     type Numbers = N;
     const OFFSET: i32 = OFFSET;
     const HAS_MINIMA: bool = false;
-    const SPAN: usize = SPAN;
+    const PARTS: usize = PARTS;
 }
 
 /// `scale * code + minimum`.
-pub(crate) struct Affine<C, N, const SPAN: usize>(PhantomData<(C, N)>);
+pub(crate) struct Affine<C, N>(PhantomData<(C, N)>);
 
-impl<C: Codes, N: GroupNumbers, const SPAN: usize> Format for Affine<C, N, SPAN> {
+impl<C: Codes, N: GroupNumbers> Format for Affine<C, N> {
     type Codes = C;
     type Numbers = N;
     const OFFSET: i32 = 0;
     const HAS_MINIMA: bool = true;
-    const SPAN: usize = SPAN;
+    const PARTS: usize = 1;
 }
 
 /// How scales and minima are stored.
@@ -299,7 +265,7 @@ pub(crate) const fn number_words<F: Format>(width: usize) -> usize {
 /// Words of a group of a panel.
 pub(crate) const fn words_per_group<F: Format>(width: usize) -> usize {
     let kinds = if F::HAS_MINIMA { 2 } else { F::PARTS };
-    kinds * number_words::<F>(width) + F::CODE_GROUPS * F::Codes::LINES * width
+    kinds * number_words::<F>(width) + F::Codes::LINES * width
 }
 
 /// Words of the factors that groups of a panel share: of their scales, then of their minima.
@@ -315,11 +281,11 @@ pub(crate) const fn factors_per_panel<F: Format>(in_features: usize, width: usiz
     if F::Numbers::FACTOR_GROUPS == 0 {
         return 0;
     }
-    in_features.div_ceil(F::GROUP * F::Numbers::FACTOR_GROUPS) * factor_words::<F>(width)
+    in_features.div_ceil(GROUP * F::Numbers::FACTOR_GROUPS) * factor_words::<F>(width)
 }
 
 pub(crate) const fn words_per_panel<F: Format>(in_features: usize, width: usize) -> usize {
-    let groups = in_features.div_ceil(F::GROUP) * words_per_group::<F>(width);
+    let groups = in_features.div_ceil(GROUP) * words_per_group::<F>(width);
     factors_per_panel::<F>(in_features, width) + groups
 }
 
@@ -327,7 +293,7 @@ impl Quantization {
     /// How the weights are then packed.
     pub fn format(self) -> WeightFormat {
         match self {
-            Self::Int8 => WeightFormat::Int8Of64,
+            Self::Int8 => WeightFormat::Int8,
             Self::Int4 => WeightFormat::Int4Min,
         }
     }

@@ -108,8 +108,8 @@ fn bits_are_those_of_every_other_instruction_set() {
     assert_eq!(
         found,
         [
-            0x3a6d_806c_57fd_5780,
-            0x24f5_8240_e99e_f0c0,
+            0x1652_83c3_4537_6f01,
+            0x3a3c_e2a4_07ba_4197,
             0x1bd0_3c49_671b_8f25
         ]
     );

@@ -1,6 +1,6 @@
 //! Codes of six bits.
 
-use super::{Codes, InputWords, IntegerSums, LOW, ONES, add_bytes};
+use super::{Codes, InputWords, IntegerSums, LOW, ONES, add_bytes, started};
 use crate::{
     gemm::{panels::REGISTERS, quantize::GROUP},
     isa::Isa,
@@ -33,12 +33,13 @@ impl Codes for Sixes {
     }
 
     #[inline(always)]
-    fn add<I: Isa, const R: usize>(
-        mut sums: IntegerSums<I, R>,
+    fn sums<I: Isa, const R: usize>(
+        starts: Option<InputWords<'_>>,
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
         let width = REGISTERS * I::WORDS;
+        let mut sums = started::<I, R>(starts);
         for (half, lines) in lines.chunks_exact(3 * width).enumerate() {
             let x = x.skip(4 * half);
             if I::HAS_DOT {

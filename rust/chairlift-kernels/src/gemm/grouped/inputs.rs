@@ -4,7 +4,7 @@ use crate::{
     Element,
     gemm::{
         codes::Codes,
-        quantize::{MAX_GROUP, round_group, scale_int8, sum},
+        quantize::{GROUP, group_scale, round_group, sum},
         weight_format::Format,
     },
     isa::{
@@ -21,7 +21,7 @@ pub(super) const fn head_words<F: Format>() -> usize {
 
 /// Words of a group of inputs of a row.
 pub(super) fn input_words<I: Isa, F: Format>() -> usize {
-    head_words::<F>() + F::CODE_GROUPS * F::Codes::input_words::<I>()
+    head_words::<F>() + F::Codes::input_words::<I>()
 }
 
 /// Rows of inputs of any type: the loops over panels are compiled once for all of them.
@@ -58,17 +58,17 @@ impl<T: Element> Kernel for Widen<'_, T> {
 
 /// Quantizes a group of a row.
 #[inline(always)]
-pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32], words: &mut [u32]) {
-    // Lengths that the compiler knows.
-    let (numbers, words) = (&numbers[..F::GROUP], &mut words[..input_words::<I, F>()]);
-    let scale = scale_int8(numbers);
-    let mut integers = [0; MAX_GROUP];
+pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32; GROUP], words: &mut [u32]) {
+    // A length that the compiler knows.
+    let words = &mut words[..input_words::<I, F>()];
+    let scale = group_scale(numbers);
     // From memory: a compiler that has bytes in registers picks them out one by one.
-    let integers = reread(round_group(numbers, scale, &mut integers));
+    let integers = round_group(numbers, scale);
+    let integers = &reread(std::slice::from_ref(&integers))[0];
     let (head, words) = words.split_at_mut(head_words::<F>());
     head[0] = scale.unit.to_bits();
     for part in 0..F::PARTS {
-        let len = F::GROUP / F::PARTS;
+        let len = GROUP / F::PARTS;
         let integers = &integers[part * len..(part + 1) * len];
         head[1 + part] = if F::HAS_MINIMA {
             (sum(integers) as f32 * scale.unit).to_bits()
@@ -76,8 +76,5 @@ pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32], words: &mut [u32]) 
             F::Codes::start::<I>(F::OFFSET, integers)
         };
     }
-    let words = words.chunks_exact_mut(F::Codes::input_words::<I>());
-    for (words, integers) in words.zip(integers.as_chunks().0) {
-        F::Codes::pack_inputs::<I>(integers, words);
-    }
+    F::Codes::pack_inputs::<I>(integers, words);
 }

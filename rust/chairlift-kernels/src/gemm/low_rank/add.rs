@@ -325,7 +325,7 @@ fn sums_in<I: Isa, P: Packed, const R: usize, const N: usize>(
         units,
         ahead: AHEAD,
     }
-    .lines(N * I::LANES, 1);
+    .lines(N * I::LANES);
     let sums = accumulate::<I, f32, P, R, N>([[I::splat(0.0); N]; R], strips, lines);
     let mut numbers = [[0.0; BLOCK]; R];
     for (numbers, sums) in numbers.iter_mut().zip(sums) {
