@@ -62,13 +62,13 @@ impl<'a, P> Panel<'a, P> {
             rest,
             width,
             next,
-            due: 0,
-            cost: tiles * piece::<P>(width),
+            read: 0,
+            every: tiles * piece::<P>(width),
         }
     }
 }
 
-/// Bytes that are asked for at once: a short line of `width` units, of a long one a cache line.
+/// Bytes of a piece of prefetched memory: a short line of `width` units, of a long one a cache line.
 const fn piece<P>(width: usize) -> usize {
     let line = width * size_of::<P>();
     if line > 4 * CACHE_LINE {
@@ -82,28 +82,28 @@ const fn piece<P>(width: usize) -> usize {
 pub struct Lines<'a, P> {
     rest: &'a [P],
     width: usize,
-    /// What is asked for next.
+    /// Where the next piece begins.
     next: *const P,
-    /// Bytes that were read of B since then.
-    due: usize,
-    /// How much of it each piece takes that is asked for.
-    cost: usize,
+    /// Bytes that were read of B since the last piece.
+    read: usize,
+    /// Bytes to be read of B before the next piece.
+    every: usize,
 }
 
 impl<P> Lines<'_, P> {
-    /// Asks for as much as a line of B stands for: of several tiles each for a little of each line, since a core that is
-    /// asked for more at once than it can note waits.
+    /// Prefetches what is due after a line of B. A long line is prefetched in pieces, spread over the lines that are read: a
+    /// core keeps few requests to memory, and stalls when more are made at once.
     #[inline(always)]
     fn ask(&mut self) {
         // Of a width that the compiler knows: no loop for a line of one piece.
         let (line, piece) = (self.width * size_of::<P>(), piece::<P>(self.width));
-        self.due += line;
-        while self.due >= self.cost {
+        self.read += line;
+        while self.read >= self.every {
             for offset in (0..piece).step_by(CACHE_LINE) {
                 prefetch(self.next.wrapping_byte_add(offset));
             }
             self.next = self.next.wrapping_byte_add(piece);
-            self.due -= self.cost;
+            self.read -= self.every;
             if piece == line {
                 break;
             }
