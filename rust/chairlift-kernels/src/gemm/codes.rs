@@ -48,10 +48,10 @@ pub(crate) struct InputWords<'a> {
 
 impl<'a> InputWords<'a> {
     #[inline(always)]
-    pub(crate) fn new(words: &'a [u32], first: usize, stride: usize) -> Self {
+    pub(crate) fn new(words: &'a [u32], stride: usize) -> Self {
         Self {
             words,
-            first,
+            first: 0,
             stride,
         }
     }
@@ -256,7 +256,7 @@ impl Codes for Bytes {
     }
 }
 
-/// The integers as bytes, at the start of `words`.
+/// The integers as bytes of `words`.
 #[inline(always)]
 fn copy(integers: &[i8; GROUP], words: &mut [u32]) {
     for (packed, four) in words.iter_mut().zip(integers.as_chunks().0) {

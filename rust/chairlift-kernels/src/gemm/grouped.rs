@@ -306,7 +306,7 @@ fn add_group<I: Isa, F: Format, const R: usize>(
     let x = &x[..R * input_words::<I, F>()];
     let group = &group[..words_per_group::<F>(width)];
     let factors = &factors[..factor_words::<F>(width)];
-    let x = InputWords::new(x, 0, input_words::<I, F>());
+    let x = InputWords::new(x, input_words::<I, F>());
     let inputs = x.skip(head_words::<F>());
     let (numbers, codes) = group.split_at(group.len() - F::Codes::LINES * width);
     let mut totals = totals;
