@@ -70,6 +70,45 @@ sys.exit(pytest.main(["-q", "-x", "-k", "twin and not shape3", *tests]))
 """
 
 
+MISTYPED = """
+from chairlift import _core
+from chairlift.engine.engine import Engine
+from chairlift.errors import ConfigError
+
+for _ in range(2):
+    print(_core.cpu_features())
+try:
+    Engine("demo")
+except ConfigError as error:
+    print(error)
+"""
+
+FAR_AWAY = """
+from chairlift import _core
+
+with _core.ProcessGuard(70) as guard:
+    for seconds in (1e9, 1e18, 1e19, 1e300, float("inf")):
+        guard.limit_silence(seconds)
+        guard.exit_within(seconds)
+        guard.watch_signals(seconds)
+    for seconds in (-1.0, float("nan")):
+        for method in (guard.limit_silence, guard.exit_within, guard.watch_signals):
+            try:
+                method(seconds)
+            except ValueError as error:
+                print(error)
+    import os, signal, threading
+
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    guard.watch_signals(1e300)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("alive", flush=True)
+    # The guard looks at the signal before it ends the process.
+    guard.exit_within(0.0)
+    threading.Event().wait(60)
+"""
+
+
 def run(program: str, **environment: str) -> list[str]:
     """Run a program and return the lines that it printed."""
     done = subprocess.run(
@@ -86,6 +125,36 @@ def run(program: str, **environment: str) -> list[str]:
 
 def test_threads_survive_fork_and_many_callers_and_do_not_delay_exit():
     assert run(THREADS) == ["forked", "shared"]
+
+
+def test_a_mistyped_instruction_set_is_one_warning_and_no_engine_loads_with_it():
+    done = subprocess.run(
+        [sys.executable, "-c", MISTYPED],
+        env=os.environ | {"CHAIRLIFT_CPU": "avx512typo"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    names = "one of amx, avx512bf16, avx512vnni, avx512, avx2, portable, got"
+    first, second, error = done.stdout.splitlines()
+    assert first == second
+    assert error == f"environment: CHAIRLIFT_CPU: expected {names} 'avx512typo'"
+    (warning,) = done.stderr.splitlines()
+    assert warning == (
+        f"chairlift: CHAIRLIFT_CPU: expected {names} avx512typo; the kernels use {first}"
+    )
+
+
+def test_a_guard_takes_any_time_and_goes_on_to_guard():
+    done = subprocess.run(
+        [sys.executable, "-c", FAR_AWAY], capture_output=True, text=True, timeout=100, check=False
+    )
+    *refused, alive = done.stdout.splitlines()
+    assert (len(refused), alive) == (6, "alive"), done.stderr
+    assert all("expected a number of seconds, got" in line for line in refused)
+    assert done.returncode == 70, done.stderr
+    assert "panicked" not in done.stderr
 
 
 def test_the_twins_hold_on_portable_code():

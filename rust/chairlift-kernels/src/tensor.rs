@@ -192,6 +192,11 @@ impl Tensor {
 }
 
 /// The memory that one call has in use.
+///
+/// SAFETY of its views: a call holds the Python object of each tensor, so that its storage lives, and `take` keeps the
+/// views of one call apart. What no check here can see is that the storage is neither freed nor moved meanwhile: a call
+/// without the interpreter's lock holds the storage itself ([`Tensor::storage`]), and one with the lock runs no Python.
+/// Two calls at a time on the same memory are the caller's race, as with any operator of PyTorch.
 #[derive(Default)]
 pub struct Borrows {
     taken: Vec<Taken>,

@@ -7,7 +7,7 @@ use crate::{
 };
 use chairlift_kernels::{
     Element, bf16,
-    gemm::low_rank::{self, RowAdapters},
+    gemm::low_rank::{self, RowAdapters, SortedRows},
     tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut},
 };
 use pyo3::exceptions::PyValueError;
@@ -187,7 +187,11 @@ impl Call for Add {
             },
         };
         let rows = adapters.sorted(slots.len())?;
-        if let Some((slot, _)) = rows.iter().find(|(slot, _)| slots[slot - 1].is_none()) {
+        if let Some((slot, _)) = rows
+            .as_slice()
+            .iter()
+            .find(|(slot, _)| slots[slot - 1].is_none())
+        {
             let message =
                 format!("adapters: expected slots with an adapter, got {slot}, which has none");
             return Err(PyValueError::new_err(message));
@@ -215,7 +219,7 @@ impl Add {
     fn add<T: Element>(
         &self,
         updates: &[Option<&low_rank::LowRank<T>>],
-        rows: &[(usize, usize)],
+        rows: &SortedRows,
     ) -> PyResult<()> {
         let Self { x, out, .. } = self;
         x.dims::<2>("x")?;

@@ -67,8 +67,9 @@ impl Candidates {
     /// Ids and log probabilities of the first `count` candidates of a draw.
     fn of(&self, draw: usize, count: usize) -> (Vec<i32>, Vec<f32>) {
         let stride = self.inner.stride;
-        let start = draw * stride;
-        let range = start..start + count.min(stride);
+        // A draw that there is not has none.
+        let start = draw.saturating_mul(stride);
+        let range = start..start.saturating_add(count.min(stride));
         let cut = |range: std::ops::Range<usize>| {
             let ids = self.inner.ids.get(range.clone()).unwrap_or_default();
             (

@@ -6,7 +6,7 @@ use crate::{
     recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
-    Rows, bf16,
+    bf16,
     gemm::{
         blocks::{self, BlockType},
         grouped::GroupedLinear,
@@ -238,9 +238,8 @@ impl Call for Forward {
             (Layer::Float32(layer), _, _) => forward!(layer, f32, f32),
             (Layer::Bfloat16(layer), Dtype::Float32, _) => {
                 // The stream between quantized layers is float32; a layer that is not rounds it.
-                let wide = borrows.rows::<f32>("x", x)?;
-                let rounded = round_rows(wide);
-                let x = Rows::contiguous(&rounded, wide.width());
+                let rounded = round_rows(borrows.rows::<f32>("x", x)?);
+                let x = rounded.rows();
                 match out.dtype() {
                     Dtype::Float32 => layer.forward(x, borrows.rows_mut::<f32>("out", out)?)?,
                     _ => layer.forward(x, borrows.rows_mut::<bf16>("out", out)?)?,

@@ -97,9 +97,15 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The longest time that the guard holds the process to, 100 years: the clock has room for it.
+const MAX_DURATION: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 fn duration(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("expected a number of seconds, got {seconds}")))
+    if seconds.is_nan() || seconds < 0.0 {
+        let message = format!("expected a number of seconds, got {seconds}");
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(Duration::try_from_secs_f64(seconds).map_or(MAX_DURATION, |time| time.min(MAX_DURATION)))
 }
 
 /// Writes to standard error on a thread of its own: a closed pipe is an error, and a full one may block for ever.

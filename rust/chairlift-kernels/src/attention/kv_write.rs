@@ -65,7 +65,7 @@ pub fn kv_write_int8<T: Element>(
 }
 
 /// Puts each token to its place in each head, of so many elements, by `pack(head, offset, key, value)`.
-fn write<T: Element, C: Send>(
+fn write<T: Element, C: Send + Sync>(
     key: Rows<'_, T>,
     value: Rows<'_, T>,
     cache: &mut [C],

@@ -13,13 +13,13 @@ use crate::{
     gemm::{
         grouped::Widen,
         layer::{Layer, forward_each},
-        panels::Scratch,
     },
     isa::{
         BLOCK, Isa,
         dispatch::{Kernel, dispatch},
     },
     memory::{
+        aligned::Aligned,
         disjoint::Disjoint,
         pool,
         rows::{Rows, RowsMut},
@@ -30,7 +30,7 @@ use crate::{
         route::{Chosen, Router, route},
     },
 };
-use std::{ops::Range, sync::Arc};
+use std::{cell::Cell, ops::Range, sync::Arc};
 
 /// What is between both layers of an expert.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,11 @@ impl Experts {
             return Err(ArgumentError::new("down", expected, down.len()));
         }
         let (hidden, inner) = (gate_up[0].in_features(), down[0].in_features());
+        if hidden == 0 || inner == 0 {
+            let expected = "layers with at least one input and output";
+            let got = format_args!("{hidden} and {inner}");
+            return Err(ArgumentError::new("gate_up, down", expected, got));
+        }
         let wide = middle.parts() * inner;
         let fits = |(first, second): (&Arc<Layer>, &Arc<Layer>)| {
             (first.in_features(), first.out_features()) == (hidden, wide)
@@ -137,8 +142,11 @@ impl Experts {
         }
         let users = Users::new(route(logits, router)?, num_experts);
         let (num_rows, wide) = (users.tokens.len(), self.middle.parts() * inner);
-        // Memory that stays from call to call: fresh memory would have to be mapped page by page.
-        let mut numbers = f32::take_scratch(num_rows * (wide + inner + hidden));
+        let len = num_rows * (wide + inner + hidden);
+        let mut numbers = NUMBERS.replace(Aligned::zeroed(0));
+        if numbers.len() < len {
+            numbers = Aligned::zeroed(len);
+        }
         let (wides, rest) = numbers.split_at_mut(num_rows * wide);
         let (narrows, rest) = rest.split_at_mut(num_rows * inner);
         // The inputs, and then the outputs.
@@ -159,9 +167,15 @@ impl Experts {
             RowsMut::contiguous(ends, hidden),
         );
         users.add(Rows::contiguous(ends, hidden), out);
-        f32::return_scratch(numbers);
+        NUMBERS.set(numbers);
         Ok(())
     }
+}
+
+thread_local! {
+    /// The numbers between the layers, kept from call to call: fresh memory would have to be mapped page by page. The
+    /// layers have the thread's scratch meanwhile.
+    static NUMBERS: Cell<Aligned<f32>> = Cell::new(Aligned::zeroed(0));
 }
 
 /// The rows that experts compute: those of the first expert that has some, in the order of their tokens, then those
@@ -276,4 +290,43 @@ fn gather<T: Element>(x: Rows<'_, T>, tokens: &[usize], out: &mut [f32]) {
             });
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        gemm::{linear::Linear, panels::Scratch},
+        ops::route::Scores,
+    };
+
+    fn layer(out_features: usize, in_features: usize) -> Arc<Layer> {
+        let weight = vec![1.0_f32; out_features * in_features];
+        let weight = Rows::contiguous(&weight, in_features);
+        Arc::new(Layer::Float32(Linear::new(weight, None).expect("a layer")))
+    }
+
+    #[test]
+    fn the_layers_keep_the_scratch_of_their_thread() {
+        let middle = Middle::Plain(Activation::Silu);
+        let experts = Experts::new(vec![layer(32, 32)], vec![layer(32, 32)], middle);
+        let experts = experts.expect("layers that fit");
+        let router = Router {
+            scores: Scores::Softmax,
+            top_k: 1,
+            bias: None,
+            least_sum: None,
+            multiplier: 1.0,
+            factors: None,
+        };
+        // Enough for the rows of a layer, and not for all that is between the layers.
+        let kept = f32::take_scratch(600);
+        let address = kept.as_ptr();
+        f32::return_scratch(kept);
+        let (x, mut out) = (vec![1.0_f32; 8 * 32], vec![0.0_f32; 8 * 32]);
+        let (x, out) = (Rows::contiguous(&x, 32), RowsMut::contiguous(&mut out, 32));
+        let logits = Rows::contiguous(&[0.0; 8], 1);
+        experts.forward(x, logits, &router, out).expect("it fits");
+        assert_eq!(f32::take_scratch(1).as_ptr(), address);
+    }
 }

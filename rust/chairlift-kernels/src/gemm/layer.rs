@@ -72,8 +72,12 @@ pub(crate) fn forward_each(
 ) {
     let mut layers_alone = layers.iter().map(|(layer, _)| layer);
     let is_rounded = layers_alone.any(|layer| matches!(layer, Layer::Bfloat16(_)));
-    let rounded = if is_rounded { round_rows(x) } else { vec![] };
-    let rounded = Rows::contiguous(&rounded, x.width());
+    let rounded = if is_rounded {
+        round_rows(x)
+    } else {
+        RoundedRows::default()
+    };
+    let rounded = rounded.rows();
     let shape = (out.width(), x.width());
     let rows: Vec<_> = layers.iter().map(|(_, rows)| rows.clone()).collect();
     split_layers(shape, &rows, out, |layer, target| {
@@ -81,8 +85,26 @@ pub(crate) fn forward_each(
     });
 }
 
-/// The numbers of rows, one row after the other.
-pub fn round_rows(rows: Rows<'_, f32>) -> Vec<bf16> {
+/// Rows that are rounded, one after the other.
+#[derive(Debug, Default)]
+pub struct RoundedRows {
+    numbers: Vec<bf16>,
+    len: usize,
+    width: usize,
+}
+
+impl RoundedRows {
+    /// The rows.
+    ///
+    /// # Panics
+    /// Never: the numbers are those of so many rows.
+    pub fn rows(&self) -> Rows<'_, bf16> {
+        Rows::new(&self.numbers, self.len, self.width, self.width).expect("as many numbers")
+    }
+}
+
+/// Rounds the numbers of rows.
+pub fn round_rows(rows: Rows<'_, f32>) -> RoundedRows {
     let mut rounded = vec![bf16::ZERO; rows.len() * rows.width()];
     let shared = Disjoint::new(&mut rounded);
     pool::split(rows.len(), pool::grain(rows.width()), |range| {
@@ -94,5 +116,20 @@ pub fn round_rows(rows: Rows<'_, f32>) -> Vec<bf16> {
             }
         }
     });
-    rounded
+    RoundedRows {
+        numbers: rounded,
+        len: rows.len(),
+        width: rows.width(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_without_numbers_are_rounded_to_as_many() {
+        let rounded = round_rows(Rows::new(&[], 3, 0, 0).expect("rows without numbers"));
+        assert_eq!((rounded.rows().len(), rounded.rows().width()), (3, 0));
+    }
 }

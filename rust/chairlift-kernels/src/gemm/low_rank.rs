@@ -149,6 +149,27 @@ pub struct RowAdapters<'a> {
     pub selected: Option<&'a [i32]>,
 }
 
+/// The rows of a batch that have an adapter, with their slots, from 1 on, sorted by both: each row once.
+///
+/// [`RowAdapters::sorted`] alone makes one. `add` relies on it: rows of one tile belong to one thread.
+///
+/// ```compile_fail,E0308
+/// # use chairlift_kernels::{Rows, RowsMut, gemm::low_rank::{LowRank, add}};
+/// let mut out = [0.0_f32; 4];
+/// let (x, out) = (Rows::contiguous(&[0.0_f32; 4], 2), RowsMut::contiguous(&mut out, 2));
+/// let rows = [(1, 0), (2, 0), (1, 0)];
+/// add::<f32, f32, f32>(&[None, None], &rows, x, out);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SortedRows(Vec<(usize, usize)>);
+
+impl SortedRows {
+    /// As `(slot, row)`.
+    pub fn as_slice(&self) -> &[(usize, usize)] {
+        &self.0
+    }
+}
+
 impl RowAdapters<'_> {
     /// Rows that there are.
     fn len(&self) -> usize {
@@ -171,7 +192,8 @@ impl RowAdapters<'_> {
     ///
     /// # Errors
     /// If a row is not one of the tokens, or a slot is above `num_slots`.
-    pub fn sorted(&self, num_slots: usize) -> Result<Vec<(usize, usize)>, ArgumentError> {
+    pub fn sorted(&self, num_slots: usize) -> Result<SortedRows, ArgumentError> {
+        // Each row is visited once.
         let mut rows = Vec::new();
         for row in 0..self.len() {
             match self.slot(row)? {
@@ -184,6 +206,6 @@ impl RowAdapters<'_> {
             }
         }
         rows.sort_unstable();
-        Ok(rows)
+        Ok(SortedRows(rows))
     }
 }

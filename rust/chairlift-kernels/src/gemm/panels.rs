@@ -112,7 +112,7 @@ pub(crate) fn padded_bias<T: Element>(
 }
 
 /// Allocates panels of `len` units each and has threads fill them: `pack(panel, units)`.
-pub(crate) fn packed_panels<U: Zeroed + Send>(
+pub(crate) fn packed_panels<U: Zeroed + Send + Sync>(
     num_panels: usize,
     len: usize,
     pack: impl Fn(usize, &mut [U]) + Sync,

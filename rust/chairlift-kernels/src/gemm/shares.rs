@@ -42,7 +42,7 @@ pub(crate) fn split_panels<O: Element>(
     let width = panel_width();
     let (num_rows, stride) = (out.len(), out.stride());
     let out = Disjoint::new(out.into_slice());
-    let grain = GRAIN / (width * in_features * num_rows.max(1));
+    let grain = GRAIN / (width * in_features * num_rows).max(1);
     let num_panels = out_features.div_ceil(width);
     let readers = num_readers(num_rows, pool::num_threads());
     pool::split(readers * num_panels, grain * readers, |items| {
@@ -52,6 +52,7 @@ pub(crate) fn split_panels<O: Element>(
                 out: &out,
                 stride,
                 out_features,
+                width,
                 rows: reader * num_rows / readers..(reader + 1) * num_rows / readers,
                 panels: items.start.max(first) - first..items.end.min(first + num_panels) - first,
             });
@@ -61,14 +62,22 @@ pub(crate) fn split_panels<O: Element>(
 
 /// Gives each thread its share of the panels of several layers of one shape, each of which has its rows of `out`
 /// `[num_rows, out_features]`: `task(layer, target)`.
+///
+/// # Panics
+/// If the rows of a layer do not begin behind those of the layer before.
 pub(crate) fn split_layers<O: Element>(
     (out_features, in_features): (usize, usize),
     rows: &[Range<usize>],
     out: RowsMut<'_, O>,
     task: impl Fn(usize, Target<'_>) + Sync,
 ) {
-    let num_panels = out_features.div_ceil(panel_width());
+    let width = panel_width();
+    let num_panels = out_features.div_ceil(width);
     let cost = |rows: &Range<usize>| ROWS_PER_READING + rows.len();
+    assert!(
+        rows.windows(2).all(|pair| pair[0].end <= pair[1].start),
+        "rows of one layer each"
+    );
     let total = num_panels * rows.iter().map(cost).sum::<usize>();
     let work = out.len().saturating_mul(out_features * in_features);
     let parts = pool::num_threads().min(work.div_ceil(GRAIN));
@@ -89,6 +98,7 @@ pub(crate) fn split_layers<O: Element>(
                         out: &out,
                         stride,
                         out_features,
+                        width,
                         rows,
                         panels,
                     },
@@ -113,18 +123,32 @@ pub(crate) struct Target<'a> {
     out: &'a dyn Store,
     stride: usize,
     out_features: usize,
+    /// Columns of a panel.
+    width: usize,
     pub(crate) rows: Range<usize>,
     pub(crate) panels: Range<usize>,
 }
 
 impl Target<'_> {
     /// Stores the outputs of some rows, from `first_row` on, and a panel.
+    ///
+    /// # Panics
+    /// If they are not among those of this thread.
     #[inline(always)]
     pub(crate) fn store<I: Isa>(&self, panel: usize, first_row: usize, rows: &[[f32; MAX_WIDTH]]) {
         let width = REGISTERS * I::LANES;
+        assert!(
+            self.panels.contains(&panel)
+                && width == self.width
+                && self.rows.start <= first_row
+                && first_row + rows.len() <= self.rows.end,
+            "outputs of this thread"
+        );
         let columns = width.min(self.out_features - panel * width);
         let start = first_row * self.stride + panel * width;
-        // SAFETY: rows and columns of a panel belong to one part, which writes them here only.
+        // SAFETY: these rows and panels are this target's, as asserted, and no other target has both: see
+        // `split_panels` and `split_layers`, which alone make targets and do not copy them. A thread stores one tile
+        // after the other.
         unsafe { self.out.store(start, self.stride, columns, rows) };
     }
 }
@@ -190,7 +214,57 @@ impl<O: Element> Kernel for Round<'_, '_, O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::Mutex,
+    };
+
+    /// Stores one row.
+    struct StoreRow<'a, 'b> {
+        target: &'a Target<'b>,
+        panel: usize,
+        row: usize,
+    }
+
+    impl Kernel for StoreRow<'_, '_> {
+        type Output = ();
+
+        fn run<I: Isa>(self) {
+            let numbers = [[1.0; MAX_WIDTH]];
+            self.target.store::<I>(self.panel, self.row, &numbers);
+        }
+    }
+
+    #[test]
+    fn a_thread_cannot_store_the_outputs_of_another() {
+        let rows = [0..1, 1..3];
+        let out_features = 2 * panel_width();
+        let mut out = vec![0.0_f32; 4 * out_features];
+        let out = RowsMut::contiguous(&mut out, out_features);
+        split_layers((out_features, 1), &rows, out, |_, target| {
+            let panels = target.panels.start.saturating_sub(1)..target.panels.end + 1;
+            for panel in panels {
+                for row in 0..4 {
+                    let is_own = target.panels.contains(&panel) && target.rows.contains(&row);
+                    let target = &target;
+                    let store = AssertUnwindSafe(|| dispatch(StoreRow { target, panel, row }));
+                    assert_eq!(
+                        catch_unwind(store).is_ok(),
+                        is_own,
+                        "panel {panel}, row {row}"
+                    );
+                }
+            }
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "rows of one layer each")]
+    fn layers_cannot_have_a_row_in_common() {
+        let mut out = [0.0_f32; 48];
+        let out = RowsMut::contiguous(&mut out, 16);
+        split_layers((16, 1), &[0..2, 1..3], out, |_, _| {});
+    }
 
     #[test]
     fn each_panel_of_each_layer_is_computed_once() {

@@ -7,7 +7,10 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Avx2, Avx512};
-use crate::isa::{Isa, Portable};
+use crate::{
+    error::ArgumentError,
+    isa::{Isa, Portable},
+};
 use std::sync::OnceLock;
 
 /// Instruction sets that kernels are compiled for, best first.
@@ -111,11 +114,15 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 
 /// Runs a part of a kernel, on the set that the kernel runs on, in a function of its own: loops that need
 /// all registers get them, and none goes to what the kernel wants to keep.
+///
+/// Call it with the `I` of the kernel's own `run` alone: no other crate can name a set but the portable one, and in this
+/// crate [`dispatch`] alone names the others.
 #[inline(always)]
 pub(crate) fn noinline<I: Isa, K: Kernel>(part: K) -> K::Output {
+    debug_assert!(is_supported(I::SET), "a set of this machine");
     #[cfg(target_arch = "x86_64")]
     match I::SET {
-        // SAFETY: `I` is a set that this machine has: there is code for it in `dispatch` alone.
+        // SAFETY: `I` is the set of the kernel that runs, which `dispatch` began because this machine has it.
         InstructionSet::Amx | InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(part) },
         // SAFETY: as above.
         InstructionSet::Avx512Vnni => unsafe { run_avx512vnni(part) },
@@ -158,17 +165,36 @@ fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 }
 
 /// The set that kernels use in this process: the best one here, or a lesser one that the environment
-/// variable `CHAIRLIFT_CPU` names.
+/// variable `CHAIRLIFT_CPU` names. A name that no set has is ignored with one line on standard error.
 pub fn instruction_set() -> InstructionSet {
     static CHOSEN: OnceLock<InstructionSet> = OnceLock::new();
-    *CHOSEN.get_or_init(|| choose(std::env::var("CHAIRLIFT_CPU").ok().as_deref()))
+    *CHOSEN.get_or_init(|| {
+        let wanted = std::env::var_os("CHAIRLIFT_CPU").filter(|name| !name.is_empty());
+        let wanted = wanted.map(|name| name.to_string_lossy().into_owned());
+        choose(wanted.as_deref()).unwrap_or_else(|error| {
+            let set = best_of(InstructionSet::ALL);
+            eprintln!("chairlift: {error}; the kernels use {}", set.name());
+            set
+        })
+    })
 }
 
-fn choose(wanted: Option<&str>) -> InstructionSet {
+/// The best set here, up to the one that is wanted.
+fn choose(wanted: Option<&str>) -> Result<InstructionSet, ArgumentError> {
     let sets = InstructionSet::ALL;
-    let best = sets.iter().position(|set| Some(set.name()) == wanted);
-    let allowed = sets.into_iter().skip(best.unwrap_or(0));
-    let mut usable = allowed.filter(|&set| is_supported(set));
+    let Some(wanted) = wanted else {
+        return Ok(best_of(sets));
+    };
+    let Some(first) = sets.iter().position(|set| set.name() == wanted) else {
+        let expected = format!("one of {}", sets.map(InstructionSet::name).join(", "));
+        return Err(ArgumentError::new("CHAIRLIFT_CPU", expected, wanted));
+    };
+    Ok(best_of(sets.into_iter().skip(first)))
+}
+
+/// The first of some sets that this machine has.
+fn best_of(sets: impl IntoIterator<Item = InstructionSet>) -> InstructionSet {
+    let mut usable = sets.into_iter().filter(|&set| is_supported(set));
     usable.next().unwrap_or(InstructionSet::Portable)
 }
 
@@ -213,13 +239,22 @@ mod tests {
     #[test]
     fn the_environment_can_only_lower_the_set() {
         let rank = |set| InstructionSet::ALL.iter().position(|&other| other == set);
+        let best = choose(None).expect("no name");
+        assert!(is_supported(best));
         for set in InstructionSet::ALL {
-            let chosen = choose(Some(set.name()));
-            assert!(rank(chosen) >= rank(set).max(rank(choose(None))));
+            let chosen = choose(Some(set.name())).expect("a name");
+            assert!(rank(chosen) >= rank(set).max(rank(best)));
             assert!(!is_supported(set) || chosen == set);
         }
-        assert_eq!(choose(Some("portable")), InstructionSet::Portable);
-        assert_eq!(choose(Some("unknown")), choose(None));
-        assert!(is_supported(choose(None)));
+        assert_eq!(choose(Some("portable")), Ok(InstructionSet::Portable));
+    }
+
+    #[test]
+    fn a_name_that_no_set_has_is_an_error_that_lists_the_names() {
+        for name in ["avx512typo", "AVX2", "avx2 ", ""] {
+            let error = choose(Some(name)).expect_err("a typing error").to_string();
+            let expected = "CHAIRLIFT_CPU: expected one of amx, avx512bf16, avx512vnni, avx512, avx2, portable, got ";
+            assert_eq!(error, format!("{expected}{name}"));
+        }
     }
 }

@@ -6,6 +6,30 @@ use std::ops::Range;
 /// A mutable slice whose parts threads take by range.
 ///
 /// Safe splitting (`chunks_mut`) cannot express a share such as "these columns of every row".
+///
+/// Threads share it where they may share its elements:
+///
+/// ```
+/// # use chairlift_kernels::memory::disjoint::Disjoint;
+/// fn threads_share<T: Send + Sync>(_: &T) {}
+/// threads_share(&Disjoint::new(&mut [1, 2]));
+/// ```
+///
+/// What changes behind a shared reference is not such an element:
+///
+/// ```compile_fail,E0277
+/// # use chairlift_kernels::memory::disjoint::Disjoint;
+/// # use std::cell::Cell;
+/// fn threads_share<T: Sync>(_: &T) {}
+/// threads_share(&Disjoint::new(&mut [Cell::new(1), Cell::new(2)]));
+/// ```
+///
+/// ```compile_fail,E0277
+/// # use chairlift_kernels::memory::disjoint::Disjoint;
+/// # use std::cell::Cell;
+/// fn another_thread_gets<T: Send>(_: T) {}
+/// another_thread_gets(Disjoint::new(&mut [Cell::new(1), Cell::new(2)]));
+/// ```
 #[derive(Clone, Copy)]
 pub struct Disjoint<'a, T> {
     start: *mut T,
@@ -13,10 +37,11 @@ pub struct Disjoint<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it is a `&mut [T]` whose users promise (see `take`) not to touch the same elements.
-unsafe impl<T: Send> Send for Disjoint<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+// SAFETY: threads that have a copy get `&mut T` of elements by `take`, for which `T: Send` is enough since the callers
+// keep these elements apart, and `&T` of the same elements by `share`, for which T must be `Sync`.
+unsafe impl<T: Send + Sync> Send for Disjoint<'_, T> {}
+// SAFETY: as above. A reference gives no more than a copy, which anyone with a reference can make.
+unsafe impl<T: Send + Sync> Sync for Disjoint<'_, T> {}
 
 impl<'a, T> Disjoint<'a, T> {
     /// Takes a slice to share out.

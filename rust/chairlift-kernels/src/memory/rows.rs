@@ -30,7 +30,15 @@ fn span(len: usize, width: usize, stride: usize) -> usize {
     }
 }
 
-fn check(data_len: usize, len: usize, width: usize, stride: usize) -> Result<usize, ArgumentError> {
+/// The elements that rows need, and their stride: 0 for rows without elements, which need no memory, whatever lies
+/// between them.
+fn check(
+    data_len: usize,
+    len: usize,
+    width: usize,
+    stride: usize,
+) -> Result<(usize, usize), ArgumentError> {
+    let stride = if width == 0 { 0 } else { stride };
     if len > 1 && stride < width {
         return Err(ArgumentError::new(
             "stride",
@@ -46,7 +54,7 @@ fn check(data_len: usize, len: usize, width: usize, stride: usize) -> Result<usi
             data_len,
         ));
     }
-    Ok(needed)
+    Ok((needed, stride))
 }
 
 impl<'a, T> Rows<'a, T> {
@@ -60,9 +68,7 @@ impl<'a, T> Rows<'a, T> {
         width: usize,
         stride: usize,
     ) -> Result<Self, ArgumentError> {
-        // Rows without elements need no memory, whatever lies between them.
-        let stride = if width == 0 { 0 } else { stride };
-        let needed = check(data.len(), len, width, stride)?;
+        let (needed, stride) = check(data.len(), len, width, stride)?;
         Ok(Self {
             data: &data[..needed],
             len,
@@ -148,7 +154,7 @@ impl<'a, T> RowsMut<'a, T> {
         width: usize,
         stride: usize,
     ) -> Result<Self, ArgumentError> {
-        let needed = check(data.len(), len, width, stride)?;
+        let (needed, stride) = check(data.len(), len, width, stride)?;
         Ok(Self {
             data: &mut data[..needed],
             len,
@@ -194,5 +200,33 @@ impl<'a, T> RowsMut<'a, T> {
     /// The slice that holds the rows, gaps included.
     pub fn into_slice(self) -> &'a mut [T] {
         self.data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_without_elements_can_be_read_and_written_whatever_lies_between_them() {
+        for stride in [0, 1, 7, usize::MAX] {
+            let read = Rows::<f32>::new(&[], 3, 0, stride).expect("no memory is needed");
+            assert_eq!((read.len(), read.width(), read.stride()), (3, 0, 0));
+            assert!(read.row(2).is_empty());
+            let written = RowsMut::<f32>::new(&mut [], 3, 0, stride).expect("the same");
+            assert_eq!(
+                (written.len(), written.width(), written.stride()),
+                (3, 0, 0)
+            );
+            assert!(written.into_slice().is_empty());
+        }
+    }
+
+    #[test]
+    fn rows_that_overlap_or_leave_the_slice_are_refused() {
+        for (len, width, stride) in [(2, 3, 2), (2, 3, 4), (1, 7, 0), (3, 2, usize::MAX)] {
+            assert!(Rows::new(&[0; 6], len, width, stride).is_err());
+            assert!(RowsMut::new(&mut [0; 6], len, width, stride).is_err());
+        }
     }
 }

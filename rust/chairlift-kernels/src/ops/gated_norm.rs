@@ -73,7 +73,7 @@ impl<T: Element> Kernel for GatedNorm<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let mut gated = vec![0.0; self.group_size];
+        let mut gated = vec![0.0; self.group_size.min(self.width)];
         for row in self.rows {
             let start = row * self.stride;
             // SAFETY: rows do not overlap, and each belongs to one part.

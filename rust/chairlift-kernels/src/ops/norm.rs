@@ -122,7 +122,8 @@ impl<T: Element> Norm<T> for Rms<'_, T> {
 
     #[inline(always)]
     fn write<I: Isa>(&self, x: &[T], out: &mut [T]) {
-        let group = self.weight.len();
+        // Rows without numbers have a weight without any.
+        let group = self.weight.len().max(1);
         for (out, x) in out.chunks_exact_mut(group).zip(x.chunks_exact(group)) {
             let scale = inverse_rms::<I, T>(x, self.eps);
             for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {

@@ -136,7 +136,8 @@ impl<T: Element> Kernel for Rope<'_, T> {
             let angles = cos_sin.row(self.positions[token] as usize);
             let (cos, sin) = angles.split_at(angles.len() / 2);
             let scale_of_all = over_all.map(|norm| inverse_rms::<I, T>(heads, norm.eps));
-            for (index, head) in heads.chunks_exact_mut(head_dim).enumerate() {
+            // Heads without numbers are none.
+            for (index, head) in heads.chunks_exact_mut(head_dim.max(1)).enumerate() {
                 let norm = norm.map(|norm| {
                     if let Some(scale) = scale_of_all {
                         let own = index * head_dim..(index + 1) * head_dim;

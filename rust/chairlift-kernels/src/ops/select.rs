@@ -57,7 +57,7 @@ pub fn scaled_rows<T: Element, O: Element>(
     })
 }
 
-fn each_row<T: Copy + Sync, O: Send>(
+fn each_row<T: Copy + Sync, O: Send + Sync>(
     x: Rows<'_, T>,
     rows: &[i32],
     out: RowsMut<'_, O>,

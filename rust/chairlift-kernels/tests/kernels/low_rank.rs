@@ -158,7 +158,8 @@ fn selected_rows_have_the_adapter_of_their_token() {
         slots: &[0, 2, 1],
         selected: Some(&[1, 0, 2, 1]),
     };
-    assert_eq!(rows.sorted(2).expect("valid"), [(1, 2), (2, 0), (2, 3)]);
+    let sorted = rows.sorted(2).expect("valid");
+    assert_eq!(sorted.as_slice(), [(1, 2), (2, 0), (2, 3)]);
     let error = rows.sorted(1).expect_err("a slot that there is not");
     assert_eq!(
         error.to_string(),
@@ -169,6 +170,25 @@ fn selected_rows_have_the_adapter_of_their_token() {
         selected: Some(&[1]),
     };
     assert!(rows.sorted(1).is_err());
+}
+
+#[test]
+fn a_slot_without_a_place_among_the_updates_is_refused() {
+    let rows = RowAdapters {
+        slots: &[2],
+        selected: None,
+    };
+    let rows = rows.sorted(2).expect("valid");
+    let adapters = adapters::<f32>();
+    let mut out = vec![0.0_f32; OUT];
+    let updates = [Some(&adapters[0].packed)];
+    let x = vec![0.0_f32; IN];
+    let (x, out) = (Rows::contiguous(&x, IN), RowsMut::contiguous(&mut out, OUT));
+    let error = add(&updates, &rows, x, out).expect_err("two slots, one update");
+    assert_eq!(
+        error.to_string(),
+        "adapters: expected slots in 0..=1, got 2"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Both products of an update of low rank, by tiles of rows of one adapter.
 
-use super::LowRank;
+use super::{LowRank, SortedRows};
 use crate::{
     Element,
     error::{ArgumentError, expect_equal},
@@ -35,20 +35,25 @@ struct Tile<'a, T: Element> {
 
 /// Adds to rows of `out` `[R, out_features]` the updates of their adapters to `x` `[R, in_features]`.
 ///
-/// `updates` are those of the slots from 1 on; `rows` as of [`super::RowAdapters::sorted`]. A slot that has none adds nothing.
+/// `updates` are those of the slots from 1 on. A slot that has none adds nothing.
 ///
 /// # Errors
-/// If the shapes do not fit.
+/// If the shapes do not fit, or a slot is not one of `updates`.
 pub fn add<T: Element, X: Element, O: Element>(
     updates: &[Option<&LowRank<T>>],
-    rows: &[(usize, usize)],
+    rows: &SortedRows,
     x: Rows<'_, X>,
     out: RowsMut<'_, O>,
 ) -> Result<(), ArgumentError> {
     expect_equal("out", "as many rows as x:", x.len(), out.len())?;
     let (mut tiles, mut hidden_len) = (Vec::new(), 0);
-    for rows in rows.chunk_by(|one, other| one.0 == other.0) {
-        let Some(update) = updates[rows[0].0 - 1].filter(|update| !update.is_empty()) else {
+    for rows in rows.as_slice().chunk_by(|one, other| one.0 == other.0) {
+        let slot = rows[0].0;
+        let Some(update) = updates.get(slot - 1) else {
+            let expected = format_args!("slots in 0..={}", updates.len());
+            return Err(ArgumentError::new("adapters", expected, slot));
+        };
+        let Some(update) = update.filter(|update| !update.is_empty()) else {
             continue;
         };
         expect_equal("x", "in_features,", update.in_features, x.width())?;
@@ -213,7 +218,8 @@ impl<T: Element> Shrink<'_, T> {
                 let (strip, place) = (panel * BLOCK / STRIP, panel * BLOCK % STRIP);
                 for (r, sums) in sums.iter().enumerate() {
                     let start = first_number + (strip * R + r) * STRIP + place;
-                    // SAFETY: each panel of a tile belongs to one part, and rows do not overlap.
+                    // SAFETY: the hidden numbers of a tile begin behind those of the tile before, and each panel of a
+                    // tile belongs to one part of the job.
                     let hidden = unsafe { self.hidden.take(start..start + BLOCK) };
                     for (hidden, sum) in hidden.iter_mut().zip(sums) {
                         *hidden = part.scale * sum;
@@ -268,7 +274,8 @@ impl<T: Element> Expand<'_, T> {
                 let from = part.outputs.start + first * BLOCK;
                 let end = part.outputs.start + (mine.end - panels.start) * BLOCK;
                 let end = end.min(from + GROUP * BLOCK).min(part.outputs.end);
-                // SAFETY: a panel of a tile belongs to one part.
+                // SAFETY: a panel of a tile belongs to one part of the job, and a row to one tile (`SortedRows` has each
+                // row once). The panels of one update have columns of their own (`LowRank::push`).
                 unsafe { self.out.add(from..end, sums.as_flattened()) };
             }
             (first_panel, hidden) = (panels.end, rest);

@@ -3,15 +3,21 @@
 use super::{INPUTS, NUM_TILES, ROWS, Tiles, WEIGHTS, WORDS, span};
 use crate::isa::dispatch::{InstructionSet, instruction_set};
 use std::arch::asm;
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u32>();
 
+thread_local! {
+    /// Whether there is a [`TileRegisters`] of this thread.
+    static IN_USE: Cell<bool> = const { Cell::new(false) };
+}
+
 /// The tile registers of this thread.
 ///
-/// SAFETY of its blocks: it exists only where [`TileRegisters::configure`] found the instructions, and on the thread
-/// that did. The compiler puts nothing into tile registers, since no function enables AMX for it, so they keep
+/// SAFETY of its blocks: it exists only where [`TileRegisters::configure`] found the instructions, on the thread that
+/// did, and once there: the tiles have the rows that it was configured with. The compiler puts nothing into tile registers, since no function enables AMX for it, so they keep
 /// from one block to the next what these blocks put there. Blocks that are not `pure` stay in their order.
 pub(crate) struct TileRegisters {
     /// Rows of sums and inputs.
@@ -50,10 +56,11 @@ impl Configuration {
 
 impl Tiles for TileRegisters {
     /// # Panics
-    /// If kernels do not use [`InstructionSet::Amx`] here.
+    /// If kernels do not use [`InstructionSet::Amx`] here, or the thread's tiles are in use.
     fn configure(rows: usize) -> Self {
         assert_eq!(instruction_set(), InstructionSet::Amx);
         assert!((1..=ROWS).contains(&rows));
+        assert!(!IN_USE.replace(true), "tiles of one use");
         let configuration = Configuration::new(rows);
         // SAFETY: the machine has the instruction; the configuration is a valid one of 64 bytes.
         unsafe {
@@ -139,5 +146,6 @@ impl Drop for TileRegisters {
     fn drop(&mut self) {
         // SAFETY: see the type.
         unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
+        IN_USE.set(false);
     }
 }
