@@ -1,11 +1,13 @@
 //! Output of sequences that is kept in the core, and the scores that a step has for it.
 
+use crate::error::StepError;
+
 /// What a step says about its sample slots, for sequences whose output is kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampleScores<'a> {
-    /// `[S]`
+    /// `[S]`, or none.
     pub logprobs: &'a [f32],
-    /// `[S]`
+    /// `[S]`, or none.
     pub ranks: &'a [i32],
     /// Candidates of each slot.
     pub stride: usize,
@@ -13,6 +15,38 @@ pub struct SampleScores<'a> {
     pub candidate_ids: &'a [i32],
     /// `[S, stride]`
     pub candidate_logprobs: &'a [f32],
+}
+
+impl SampleScores<'_> {
+    /// Checks the lists against the number of sample slots; one without entries is not there.
+    pub(crate) fn check(&self, num_samples: usize) -> Result<(), StepError> {
+        let num_candidates = num_samples.saturating_mul(self.stride);
+        for (name, got, expected, may_be_absent) in [
+            ("logprobs", self.logprobs.len(), num_samples, true),
+            ("ranks", self.ranks.len(), num_samples, true),
+            (
+                "candidate_ids",
+                self.candidate_ids.len(),
+                num_candidates,
+                false,
+            ),
+            (
+                "candidate_logprobs",
+                self.candidate_logprobs.len(),
+                num_candidates,
+                false,
+            ),
+        ] {
+            if got != expected && !(may_be_absent && got == 0) {
+                return Err(StepError::WrongScores {
+                    name,
+                    expected,
+                    got,
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Output of a sequence that is not sent yet.

@@ -198,6 +198,15 @@ impl Request {
         }
     }
 
+    /// A copy that has memory for as many tokens and blocks, which a clone alone has not.
+    pub(crate) fn with_its_room(&self) -> Self {
+        let mut copy = self.clone();
+        let room = self.tokens.capacity() - self.tokens.len();
+        copy.tokens.reserve_exact(room);
+        copy.table.reserve_as(&self.table);
+        copy
+    }
+
     /// Known tokens, and tokens that the steps in flight sample.
     pub(crate) fn num_tokens(&self) -> usize {
         self.tokens.len() + self.num_unknown

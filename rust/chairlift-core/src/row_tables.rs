@@ -59,7 +59,8 @@ pub struct StepShape {
 /// Applies `plan` to the tables and fills the inputs.
 ///
 /// # Errors
-/// If the plan names a row, block index or token outside the tables or inputs.
+/// If the plan names a row, block index or token outside the tables or inputs, or these do not fit each other; then the
+/// tables are as before.
 pub fn apply_plan(
     plan: &[i32],
     block_size: usize,
@@ -80,13 +81,54 @@ pub fn apply_plan(
             "block_size: expected 1 to {most}, got {block_size}"
         )));
     }
+    tables.check()?;
     check_shape(shape, tables, inputs)?;
-    tables.apply(&view)?;
+    shape.num_scores = score(&view, inputs)?;
     inputs.rows[..shape.num_rows].copy_from_slice(view.rows);
     inputs.sample_rows[..shape.num_samples].copy_from_slice(view.sample_rows);
-    shape.num_scores = score(&view, inputs)?;
-    shape.num_adapted = derive(&view, block_size, tables, inputs)?;
+    let mut undo = Undo::default();
+    let derived = tables
+        .apply(&view, &mut undo)
+        .and_then(|()| derive(&view, block_size, tables, inputs, &mut undo));
+    match derived {
+        Ok(num_adapted) => shape.num_adapted = num_adapted,
+        Err(error) => {
+            undo.run(tables);
+            return Err(error);
+        }
+    }
     Ok(shape)
+}
+
+/// What a plan has replaced in the tables so far.
+#[derive(Default)]
+struct Undo {
+    /// Row, and its entries of the tables of rows.
+    rows: Vec<(usize, [i32; 4])>,
+    /// Index into the block tables, and what was there.
+    blocks: Vec<(usize, i32)>,
+    /// Rows that moved on, each with where it was.
+    computed: Vec<(usize, i32)>,
+}
+
+impl Undo {
+    /// Puts everything back, the last change first.
+    fn run(self, tables: &mut RowTables<'_>) {
+        for (row, before) in self.computed.into_iter().rev() {
+            tables.computed[row] = before;
+        }
+        for (at, before) in self.blocks.into_iter().rev() {
+            tables.block_tables[at] = before;
+        }
+        for (row, before) in self.rows.into_iter().rev() {
+            [
+                tables.computed[row],
+                tables.row_slot[row],
+                tables.row_index[row],
+                tables.row_adapter[row],
+            ] = before;
+        }
+    }
 }
 
 fn check_shape(
@@ -126,16 +168,46 @@ fn check_shape(
 }
 
 impl RowTables<'_> {
+    /// Checks the tables against each other.
+    fn check(&self) -> Result<(), PlanError> {
+        if self.num_kv_groups == 0 {
+            return Err(PlanError(
+                "num_kv_groups: expected at least 1, got 0".into(),
+            ));
+        }
+        let num_rows = self.computed.len();
+        for (name, length) in [
+            ("last_token", self.last_token.len()),
+            ("row_slot", self.row_slot.len()),
+            ("row_index", self.row_index.len()),
+            ("row_adapter", self.row_adapter.len()),
+        ] {
+            if length != num_rows {
+                return Err(PlanError(format!(
+                    "{name}: expected {num_rows} entries as computed, got {length}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Blocks that a row has room for; none where there is no row.
     fn num_indices(&self) -> usize {
         let lines = self.num_kv_groups * self.computed.len();
         self.block_tables.len().checked_div(lines).unwrap_or(0)
     }
 
-    fn apply(&mut self, view: &PlanView<'_>) -> Result<(), PlanError> {
+    fn apply(&mut self, view: &PlanView<'_>, undo: &mut Undo) -> Result<(), PlanError> {
         let num_rows = self.computed.len();
         for &[row, slot, index, start, adapter, _grammar] in view.assigned {
             let row = below("assigned row", row, num_rows)?;
+            let before = [
+                self.computed[row],
+                self.row_slot[row],
+                self.row_index[row],
+                self.row_adapter[row],
+            ];
+            undo.rows.push((row, before));
             self.computed[row] = start;
             self.row_slot[row] = slot;
             self.row_index[row] = index;
@@ -146,7 +218,9 @@ impl RowTables<'_> {
             let group = below("KV group", group, self.num_kv_groups)?;
             let row = below("block row", row, num_rows)?;
             let block_index = below("block index", block_index, num_indices)?;
-            self.block_tables[(group * num_rows + row) * num_indices + block_index] = block;
+            let at = (group * num_rows + row) * num_indices + block_index;
+            undo.blocks.push((at, self.block_tables[at]));
+            self.block_tables[at] = block;
         }
         Ok(())
     }
@@ -187,8 +261,10 @@ fn derive(
     block_size: usize,
     tables: &mut RowTables<'_>,
     inputs: &mut StepInputs<'_>,
+    undo: &mut Undo,
 ) -> Result<usize, PlanError> {
     let num_rows = tables.computed.len();
+    undo.computed.reserve_exact(view.rows.len());
     let num_indices = tables.num_indices();
     let past_longest = num_indices.saturating_mul(block_size).saturating_add(1);
     let stride = inputs.slot_mapping.len() / tables.num_kv_groups;
@@ -217,6 +293,7 @@ fn derive(
         inputs.adapters[at..at + count].fill(adapter);
         num_adapted += usize::from(adapter != 0);
         at += count;
+        undo.computed.push((row, tables.computed[row]));
         tables.computed[row] = end as i32;
         inputs.query_start_loc[i + 1] = at as i32;
         inputs.seq_lens[i] = end as i32;
@@ -244,140 +321,4 @@ fn below(name: &str, value: i32, limit: usize) -> Result<usize, PlanError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::Plan;
-
-    #[test]
-    fn positions_and_slots_follow_the_block_table() {
-        let mut plan = Plan::default();
-        plan.assign(1, 0, 0, 3, 2);
-        for (block_index, block) in [(0, 7), (1, 2)] {
-            plan.set_block(0, 1, block_index, block);
-        }
-        plan.schedule(1, &[50, 51]);
-        plan.score(0, 2, 52);
-        plan.schedule(0, &[LAST_SAMPLED]);
-        plan.sample();
-        let mut buffer = vec![0; 64];
-        let length = plan.encode(&mut buffer);
-
-        let (mut computed, mut row_slot, mut row_index) = ([5, 0], [0; 2], [0; 2]);
-        let mut row_adapter = [0; 2];
-        let mut block_tables = [9, 4, 0, 0];
-        let mut tables = RowTables {
-            computed: &mut computed,
-            last_token: &[42, 0],
-            row_slot: &mut row_slot,
-            row_index: &mut row_index,
-            row_adapter: &mut row_adapter,
-            block_tables: &mut block_tables,
-            num_kv_groups: 1,
-        };
-        let mut out = [[0; 4]; 10];
-        let [
-            rows,
-            input_ids,
-            positions,
-            slot_mapping,
-            query_start_loc,
-            seq_lens,
-            sample_rows,
-            score_rows,
-            score_targets,
-            adapters,
-        ] = &mut out;
-        let mut inputs = StepInputs {
-            rows,
-            input_ids,
-            positions,
-            slot_mapping,
-            query_start_loc,
-            seq_lens,
-            sample_rows,
-            score_rows,
-            score_targets,
-            adapters,
-        };
-        let shape = apply_plan(&buffer[..length], 4, &mut tables, &mut inputs).expect("applies");
-        assert_eq!(
-            shape,
-            StepShape {
-                num_rows: 2,
-                num_tokens: 3,
-                num_samples: 1,
-                num_scores: 2,
-                num_adapted: 1
-            }
-        );
-        assert_eq!(inputs.input_ids[..3], [50, 51, 42]);
-        assert_eq!(inputs.positions[..3], [3, 4, 5]);
-        assert_eq!(inputs.adapters[..3], [2, 2, 0]);
-        assert_eq!(inputs.score_rows[..2], [0, 1]);
-        assert_eq!(inputs.score_targets[..2], [51, 52]);
-        assert_eq!(inputs.slot_mapping[..3], [7 * 4 + 3, 2 * 4, 4 * 4 + 1]);
-        assert_eq!(inputs.query_start_loc[..3], [0, 2, 3]);
-        assert_eq!(
-            (
-                inputs.seq_lens[0],
-                inputs.seq_lens[1],
-                inputs.sample_rows[0]
-            ),
-            (5, 6, 2)
-        );
-        assert_eq!(computed, [6, 5]);
-    }
-
-    /// Schedules `count` tokens of a row of two blocks of four, from `start` on, into buffers for `room` tokens.
-    fn apply_one_row(start: usize, count: usize, room: usize) -> Result<StepShape, PlanError> {
-        let mut plan = Plan::default();
-        plan.assign(0, 0, 0, start, 0);
-        plan.schedule(0, &vec![1; count]);
-        let mut buffer = vec![0; 64];
-        let length = plan.encode(&mut buffer);
-        let mut tables = RowTables {
-            computed: &mut [0],
-            last_token: &[0],
-            row_slot: &mut [0],
-            row_index: &mut [0],
-            row_adapter: &mut [0],
-            block_tables: &mut [1, 2],
-            num_kv_groups: 1,
-        };
-        let mut tokens = [(); 4].map(|()| vec![0; room]);
-        let [input_ids, positions, slot_mapping, adapters] = &mut tokens;
-        let mut inputs = StepInputs {
-            rows: &mut [0],
-            input_ids,
-            positions,
-            slot_mapping,
-            query_start_loc: &mut [0; 2],
-            seq_lens: &mut [0],
-            sample_rows: &mut [],
-            score_rows: &mut [],
-            score_targets: &mut [],
-            adapters,
-        };
-        apply_plan(&buffer[..length], 4, &mut tables, &mut inputs)
-    }
-
-    #[test]
-    fn a_row_is_filled_to_its_last_slot_and_no_further() {
-        assert!(apply_one_row(7, 1, 1).is_ok());
-        let error = |start, count| apply_one_row(start, count, 8).map_err(|error| error.0);
-        assert_eq!(error(7, 2), Err("plan: row length 9 is not below 9".into()));
-        assert_eq!(
-            error(9, 0),
-            Err("plan: computed tokens 9 is not below 9".into())
-        );
-    }
-
-    #[test]
-    fn buffers_that_are_too_small_are_refused_by_name() {
-        let error = apply_one_row(0, 3, 2).map_err(|error| error.0);
-        assert_eq!(
-            error,
-            Err("input_ids: expected at least 3 entries, got 2".into())
-        );
-    }
-}
+mod tests;

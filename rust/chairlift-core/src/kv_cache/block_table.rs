@@ -104,6 +104,24 @@ impl BlockTable {
         }
     }
 
+    /// Whether it has memory for so many blocks in each group.
+    #[cfg(test)]
+    pub(crate) fn has_room_for(&self, num_indices: usize) -> bool {
+        let mut groups = self.groups.iter();
+        groups.all(|group| group.blocks.capacity() >= num_indices)
+            && self.hashes.capacity() >= num_indices
+    }
+
+    /// Takes memory for as many blocks as another table has memory for.
+    pub(crate) fn reserve_as(&mut self, other: &Self) {
+        for (own, other) in self.groups.iter_mut().zip(&other.groups) {
+            let room = other.blocks.capacity().saturating_sub(own.blocks.len());
+            own.blocks.reserve_exact(room);
+        }
+        let room = other.hashes.capacity().saturating_sub(self.hashes.len());
+        self.hashes.reserve_exact(room);
+    }
+
     /// Tokens whose blocks the prefix cache knew without a state behind them.
     pub(crate) fn junction(&self) -> Option<usize> {
         self.junction

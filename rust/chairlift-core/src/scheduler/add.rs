@@ -51,7 +51,7 @@ impl Scheduler {
         };
         parent.credit_end = share(0);
         for index in 1..slots.len() {
-            let mut sibling = parent.clone();
+            let mut sibling = parent.with_its_room();
             (sibling.id, sibling.index) = (ids[index], index as u32);
             (sibling.parent, sibling.num_siblings) = (Some(slot), 0);
             if let Some(fields) = &mut sibling.fields {
@@ -178,5 +178,57 @@ impl Scheduler {
         let slots = (0..num_sequences).map(|_| self.free_slots.pop());
         let slots = slots.collect::<Option<Vec<_>>>();
         Ok(slots.expect("invariant: a waiting or running sequence has a slot"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{Config, KvGroup},
+        policy::Policy,
+        text::TokenTable,
+    };
+    use std::sync::Arc;
+
+    #[test]
+    fn each_sequence_has_memory_for_its_next_tokens_and_blocks() {
+        let config = Config {
+            policy: Policy::Continuous,
+            max_num_seqs: 4,
+            max_num_batched_tokens: 8,
+            step_budget: None,
+            max_model_len: 64,
+            max_queued_requests: 16,
+            vocab_size: 8,
+            block_size: 4,
+            num_blocks: 65,
+            num_host_blocks: 0,
+            swap_block_time: 0,
+            kv_groups: vec![KvGroup { window: None }],
+            state_snapshots: None,
+            prefix_cache: false,
+            hash_key: [1; 32],
+            steps_in_flight: 1,
+            max_step_drafts: 1024,
+            prompt_lookup: false,
+        };
+        let tokens: Vec<_> = (0..8).map(|id| vec![b'a' + id]).collect();
+        let table = Arc::new(TokenTable::new(&tokens, &[], &[], false));
+        let mut scheduler = Scheduler::new(config, table).expect("a valid configuration");
+        let new = NewRequest {
+            num_sequences: 3,
+            ..NewRequest::new(vec![1, 2, 3], 40)
+        };
+        let added = scheduler.add(0, new).expect("the request is taken");
+        for slot in added.slots {
+            let request = scheduler.request(slot);
+            assert!(
+                request.tokens.capacity() >= 43,
+                "sequence {}",
+                request.index
+            );
+            assert!(request.table.has_room_for(11), "sequence {}", request.index);
+        }
     }
 }

@@ -73,7 +73,39 @@ impl Budget {
     }
 
     /// A decode that was reserved is not computed.
-    pub(super) fn give_back(&mut self) {
-        self.tokens += 1;
+    pub(super) fn give_back(&mut self, costs: &CostModel, decode: Work) {
+        self.tokens += decode.tokens as usize;
+        if let Some(time) = &mut self.time {
+            *time += costs.added(decode);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decode_that_is_given_back_leaves_its_token_and_its_time_to_others() {
+        let mut costs = CostModel::default();
+        // A step of 2 ms, and 1 ms for each decode.
+        for _ in 0..200 {
+            for num_decodes in 0..4 {
+                let mut work = Work::default();
+                for _ in 0..num_decodes {
+                    work = work.and(Work::sampled(100, 1));
+                }
+                costs.observe(work, 2_000_000 + 1_000_000 * num_decodes);
+            }
+        }
+        let decode = Work::sampled(100, 1);
+        let budget = |decodes| Budget::new(64, Some(5_000_000), &costs, decodes);
+        let mut given_back = budget(decode.and(decode));
+        given_back.give_back(&costs, decode);
+        let (got, expected) = (given_back, budget(decode));
+        assert_eq!(got.tokens, expected.tokens);
+        let times = [got.time, expected.time].map(|time| time.expect("a budget of time"));
+        assert!((times[0] - times[1]).abs() < 1.0, "{times:?}");
+        assert!(times[0] > budget(decode.and(decode)).time.expect("the same") + 1e5);
     }
 }

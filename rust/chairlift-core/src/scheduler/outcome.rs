@@ -48,7 +48,7 @@ impl Scheduler {
     /// The same, with what the step says about its sample slots: it decides which answers are the best.
     ///
     /// # Errors
-    /// As `update`.
+    /// As `update`, and if a list of the scores does not fit the sample slots.
     pub fn update_scored(
         &mut self,
         now: Nanos,
@@ -62,6 +62,7 @@ impl Scheduler {
             let got = sampled.len();
             return Err(StepError::WrongSamples { expected, got });
         }
+        scores.check(expected)?;
         let oldest = self.in_flight.pop_front();
         let step = oldest.ok_or(StepError::UnknownStep(step.0))?;
         let began = step.planned_at.max(self.last_update);

@@ -125,10 +125,12 @@ impl StepBuilder<'_> {
         slot
     }
 
-    /// A request is not in the step: if it is a decode, the token that is reserved for it is free.
+    /// A request is not in the step: if it is a decode, the token and the time that are reserved for it are free.
     fn withdraw(&mut self, slot: Slot) {
-        if self.scheduler.request(slot).is_decode() {
-            self.budget.give_back();
+        let request = self.scheduler.request(slot);
+        if request.is_decode() {
+            let decode = Work::sampled(request.num_computed, 1);
+            self.budget.give_back(&self.scheduler.costs, decode);
         }
     }
 }

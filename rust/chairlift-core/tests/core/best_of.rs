@@ -2,7 +2,7 @@
 
 use crate::driver::{config, token_table};
 use chairlift_core::{
-    BestOptions, NewRequest, RequestId, SampleScores, Scheduler,
+    BestOptions, NewRequest, RequestId, SampleScores, Scheduler, StepError,
     events::{EndReason, EventKind, Events, Failure},
     plan::{Plan, PlanView},
     policy::Policy,
@@ -221,4 +221,85 @@ fn a_failure_ends_all_with_one_event() {
     assert_eq!(bill[0], 3);
     assert!(bill[1] >= 3, "all tokens are on the bill");
     world.assert_empty();
+}
+
+#[test]
+fn scores_that_do_not_fit_the_step_are_refused_and_change_nothing() {
+    let run = |tries_wrong_scores: bool| {
+        let mut world = World::new(&[-3.0, -1.0, -2.0]);
+        world.add(2, 3);
+        while let Some((step, drawn)) = world.plan() {
+            let tokens: Vec<_> = drawn.iter().map(|&index| 10 + index as i32).collect();
+            let logprobs: Vec<_> = drawn.iter().map(|&index| world.logprobs[index]).collect();
+            let good = SampleScores {
+                logprobs: &logprobs,
+                ranks: &tokens,
+                stride: 1,
+                candidate_ids: &tokens,
+                candidate_logprobs: &logprobs,
+            };
+            if tries_wrong_scores && tokens.len() > 1 {
+                let short = tokens.len() - 1;
+                let wrong = [
+                    (
+                        "logprobs",
+                        SampleScores {
+                            logprobs: &logprobs[..short],
+                            ..good
+                        },
+                    ),
+                    (
+                        "ranks",
+                        SampleScores {
+                            ranks: &tokens[..short],
+                            ..good
+                        },
+                    ),
+                    (
+                        "candidate_ids",
+                        SampleScores {
+                            candidate_ids: &tokens[..short],
+                            ..good
+                        },
+                    ),
+                    (
+                        "candidate_ids",
+                        SampleScores {
+                            candidate_ids: &[],
+                            ..good
+                        },
+                    ),
+                    ("candidate_ids", SampleScores { stride: 2, ..good }),
+                    (
+                        "candidate_ids",
+                        SampleScores {
+                            stride: usize::MAX,
+                            ..good
+                        },
+                    ),
+                    (
+                        "candidate_logprobs",
+                        SampleScores {
+                            candidate_logprobs: &logprobs[..short],
+                            ..good
+                        },
+                    ),
+                ];
+                for (wrong_name, scores) in wrong {
+                    let result = world.scheduler.update_scored(0, step, &tokens, scores);
+                    let Err(StepError::WrongScores { name, .. }) = result else {
+                        panic!("{wrong_name}: {result:?}");
+                    };
+                    assert_eq!(name, wrong_name);
+                    assert_eq!(world.scheduler.check_invariants(), Ok(()));
+                }
+            }
+            let updated = world.scheduler.update_scored(0, step, &tokens, good);
+            updated.expect("the step is still in flight");
+        }
+        world.sent()
+    };
+    let expected = run(false);
+    assert!(!expected.is_empty());
+    assert_eq!(run(true), expected);
 }
