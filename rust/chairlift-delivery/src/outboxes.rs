@@ -194,17 +194,20 @@ impl Outboxes {
     }
 
     /// Moves a request to another stream, with its tokens that wait and under another name; returns whether the stream
-    /// is full now.
+    /// is full now. To a stream that is closed nothing moves.
     pub fn reroute(&mut self, request: RequestId, to: StreamId, request_id: &str) -> bool {
         let Some(track) = self.tracks.get_mut(&request) else {
             return false;
         };
+        if self.streams.get(to.0).is_none_or(Option::is_none) {
+            return false;
+        }
         if let Some(from) = self.streams[track.stream.0].as_mut() {
             from.withdraw(request, track.num_due_bytes());
         }
         track.stream = to;
         track.request_id = request_id.as_bytes().to_vec();
-        let Some(stream) = self.streams.get_mut(to.0).and_then(Option::as_mut) else {
+        let Some(stream) = self.streams[to.0].as_mut() else {
             return false;
         };
         for (index, answer) in track.answers.iter().enumerate() {

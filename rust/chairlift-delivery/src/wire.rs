@@ -155,6 +155,12 @@ impl Tokens {
         put_bytes(out, TOKENS_TOKEN_IDS, &self.token_ids);
         put_number(out, TOKENS_NUM_TOKENS, self.num_tokens);
         self.put_logprobs(out, TOKENS_LOGPROBS);
+        put_bytes(out, TOKENS_REASONING, &self.reasoning);
+        for part in &self.calls {
+            out.push(TOKENS_TOOL_CALLS);
+            put_varint(out, part.encoded_len() as u64);
+            part.encode(out);
+        }
     }
 
     fn put_logprobs(&self, out: &mut Vec<u8>, tag: u8) {
@@ -166,12 +172,6 @@ impl Tokens {
             put_number(out, LOGPROBS_NUM_CANDIDATES, self.num_candidates);
             put_bytes(out, LOGPROBS_CANDIDATE_IDS, &self.candidate_ids);
             put_bytes(out, LOGPROBS_CANDIDATE_LOGPROBS, &self.candidate_logprobs);
-        }
-        put_bytes(out, TOKENS_REASONING, &self.reasoning);
-        for part in &self.calls {
-            out.push(TOKENS_TOOL_CALLS);
-            put_varint(out, part.encoded_len() as u64);
-            part.encode(out);
         }
     }
 }

@@ -336,3 +336,26 @@ fn events_that_are_sent_again_fill_a_stream() {
     outboxes.take(new);
     assert!(!outboxes.replay(log, new, "new", 3));
 }
+
+#[test]
+fn a_request_that_moves_to_a_closed_stream_stays_where_it_is() {
+    let mut outboxes = outboxes();
+    let (old, _) = logged(&mut outboxes, 1 << 16);
+    outboxes.take(old);
+    let closed = outboxes.open();
+    outboxes.close(closed);
+    for gone in [closed, StreamId(99)] {
+        assert!(!outboxes.reroute(RequestId(5), gone, "new"));
+        outboxes.post(0, &step("a", &[1]), Scores::default(), Scores::default());
+        let sent = taken(&mut outboxes, old);
+        let texts: Vec<_> = sent
+            .iter()
+            .map(|(id, _, text)| (&id[..], &text[..]))
+            .collect();
+        assert_eq!(texts, [("old", "a")]);
+    }
+    // The next stream has the number of the closed one, and none of its requests.
+    assert_eq!(outboxes.open(), closed);
+    outboxes.post(0, &step("b", &[1]), Scores::default(), Scores::default());
+    assert!(outboxes.is_empty(closed));
+}
