@@ -1,11 +1,12 @@
 """Requests with adapters: as the merged models answer, whatever else is in the batch."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from chairlift.errors import ModelError, Reason, RequestError
+from chairlift.errors import EngineDownError, EngineState, ModelError, Reason, RequestError
 from chairlift.types import Failed, FinishReason, PrefixCache, Tokens
 
 from tests.engine import adapters, tiny_model
@@ -299,5 +300,69 @@ async def test_an_engine_loads_while_it_answers_and_fails_what_outlives_an_unloa
         with pytest.raises(ModelError):
             await engine.adapters.load(engine.engine, "bad", lora.folder / "missing")
         assert engine.engine.adapters.list() == []
+    finally:
+        await engine.stop()
+
+
+class Full:
+    """A table that memory has no room for once."""
+
+    def __init__(self, table):
+        self.table, self.fails = table, True
+
+    def set(self, slot, update):
+        if update is not None and self.fails:
+            self.fails = False
+            raise MemoryError
+        self.table.set(slot, update)
+
+    def __getattr__(self, name):
+        return getattr(self.table, name)
+
+
+async def test_an_adapter_that_cannot_be_put_into_its_slot_fails_alone(make_engine, lora):
+    from chairlift.engine.async_engine import AsyncEngine
+
+    inner = make_engine(max_adapters=1)
+    engine, tables = AsyncEngine.of(inner), inner.adapters._tables
+    *layers, last = tables.layers
+    # The layers before have it by then.
+    tables.layers = (*layers, last._replace(down=Full(last.down)))
+    await engine.start()
+    try:
+        with pytest.raises(ModelError, match="cannot be put into its slot: MemoryError"):
+            await engine.adapters.load(engine.engine, "all", lora.folders["all"])
+        assert engine.state is EngineState.SERVING
+        assert engine.engine.adapters.list() == []
+        tables.layers = (*layers, last)
+        # Its slot is free, and empty: another adapter has all of it.
+        await engine.adapters.load(engine.engine, "some", lora.folders["some"])
+        prompt = tiny_model.prompts()[1]
+        for name in ("some", ""):
+            events = [e async for e in engine.generate(with_adapter(name, prompt))]
+            assert tokens_of(events) == expected(lora.models[name], prompt)
+    finally:
+        await engine.stop()
+
+
+@pytest.mark.parametrize(("error", "survives"), [(ValueError, True), (EngineDownError, False)])
+async def test_an_error_of_a_call_on_the_engines_thread_is_its_callers(
+    make_engine, error, survives
+):
+    from chairlift.engine.async_engine import AsyncEngine
+
+    engine = AsyncEngine.of(make_engine())
+    await engine.start()
+    try:
+
+        def fail(_engine):
+            message = "of the call"
+            raise error(message)
+
+        future = engine._running().call(fail)
+        with pytest.raises(error, match="of the call"):
+            await asyncio.wrap_future(future)
+        events = [e async for e in engine.generate(with_adapter("", [1, 2, 3], 3))]
+        assert isinstance(events[-1], Failed) is not survives
     finally:
         await engine.stop()

@@ -211,6 +211,43 @@ def test_an_interrupt_rolls_both_steps_back(make_pipelined, make_engine):
     assert tokens + token_ids(drain(engine)[request_id]) == expected
 
 
+def test_an_interrupt_while_steps_are_dropped_is_not_lost(make_pipelined, make_engine):
+    engine = make_pipelined()
+    wanted = greedy([1, 2, 3], 10, ignore_eos=True)
+    expected = token_ids(run(make_engine(), [wanted])[0])
+    request_id = engine.add(wanted).request_id
+    launch, num_launched = engine.runner.run, 0
+
+    class Failed(Sampled):
+        def wait(self):
+            raise Panic
+
+    class Dropped(Sampled):
+        def wait(self):
+            raise KeyboardInterrupt
+
+    # The second step fails on the device, its request fails alone, and the third step is dropped.
+    kinds = {2: Failed, 3: Dropped}
+
+    def run_once(inputs):
+        nonlocal num_launched
+        num_launched += 1
+        if num_launched > 3:
+            engine.runner.run = launch
+            raise Panic
+        sampled, kind = launch(inputs), kinds.get(num_launched, Sampled)
+        return kind(sampled.tokens, sampled.logprobs, sampled.ranks)
+
+    engine.runner.run = run_once
+    tokens = token_ids(engine.step())
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert engine.num_in_flight == 0
+    # The engine goes on, and nothing is lost.
+    assert tokens + token_ids(drain(engine)[request_id]) == expected
+    assert_empty(engine)
+
+
 def test_the_times_of_overlapping_steps_add_up_to_the_time_that_passed(make_pipelined, clock):
     engine, records = make_pipelined(), []
     engine.watch_steps(records.append)

@@ -1,7 +1,11 @@
 """What a client changes about its live requests: credit, limits, stops, priority, times."""
 
+import asyncio
+import threading
+
 import pytest
 from chairlift.v1 import generation_pb2 as pb
+from chairlift.v1 import server_pb2
 from google.protobuf import duration_pb2
 
 from tests.server.connection import cancel, next_event, receive, start
@@ -168,6 +172,10 @@ async def test_suspended_requests_are_preempted_and_a_cancel_frees_all_they_have
 WRONG = {
     "max_tokens 0": (stopping("a", max_tokens=0), "update.stopping.max_tokens"),
     "min above max": (stopping("a", max_tokens=2, min_tokens=3), "update.stopping.min_tokens"),
+    "pattern": (
+        stopping("a", max_tokens=2, stop_regex=["("]),
+        "update.stopping.stop_regex",
+    ),
     "empty stop": (stopping("a", stop=[""]), "update.stopping.stop"),
     "stop token outside": (
         stopping("a", stop_token_ids=[390]),
@@ -224,3 +232,27 @@ async def test_a_call_for_one_request_refuses_a_credit_that_nothing_could_raise(
         assert (received.status.reason, received.status.fields) == ("BAD_PARAMETER", ["credit"])
         received = await server.one(start(schedule=pb.Schedule(priority=3)))
         assert len(received.tokens("a")) == 8
+
+
+async def test_patterns_of_a_change_are_compiled_off_the_event_loop(serve):
+    async with serve() as server:
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=12, credit=1))
+        await next_event(call, "tokens")
+        # All that this tenant may have of the threads for texts is busy.
+        release, texts = threading.Event(), server.server._engine.texts
+        jobs = [asyncio.create_task(texts.run(release.wait, tenant="", size=1)) for _ in range(4)]
+        await asyncio.sleep(0)
+        await call.write(stopping("a", max_tokens=12, stop_regex=["."]))
+        await call.write(credit("a", 100))
+        # The server answers others meanwhile; the commands behind wait for their turn.
+        other = await server.say(start("b", max_tokens=100))
+        assert other.end("b").HasField("finished")
+        load = await server.info.GetLoad(server_pb2.GetLoadRequest())
+        assert load.load.num_running == 1
+        release.set()
+        await asyncio.gather(*jobs)
+        await call.done_writing()
+        finished = (await receive(call)).end("a").finished
+        assert finished.reason == pb.FINISH_REASON_STOP
+        assert finished.usage.output_tokens < 12

@@ -227,6 +227,38 @@ async def test_a_wrong_option_of_a_stream_is_the_status_of_the_call(serve):
         assert (status.code, status.fields) == (Code.INVALID_ARGUMENT, ["format"])
 
 
+@pytest.mark.parametrize("num_inputs", [0, 2])
+async def test_an_idle_stream_ends_by_itself_when_the_server_drains(serve, num_inputs):
+    async with serve() as server:
+        call = server.embedding.EmbedStream()
+        await call.write(pb.EmbedStreamRequest(options=pb.EmbedRequest()))
+        for number in range(num_inputs):
+            message = pb.EmbedStreamRequest(id=str(number), input=pb.EmbedInput(text=TEXTS[0]))
+            await call.write(message)
+            assert (await call.read()).id == str(number)
+        stopping = asyncio.create_task(server.server.stop(grace_s=60))
+        # The client does not half-close. A call that the shutdown breaks has no reason.
+        if num_inputs:
+            assert await call.read() is grpc.aio.EOF
+            assert await call.code() is Code.OK
+        else:
+            status = await status_of(call.read())
+            assert (status.code, status.reason) == (Code.UNAVAILABLE, "DRAINING")
+        await stopping
+
+
+async def test_inputs_that_are_live_get_their_vectors_while_the_server_drains(serve):
+    async with serve(**PATIENT) as server:
+        call = server.embedding.EmbedStream()
+        await call.write(pb.EmbedStreamRequest(id="a", input=pb.EmbedInput(text=TEXTS[0])))
+        await until(lambda: server.server._engine.engine.load().num_waiting)
+        stopping = asyncio.create_task(server.server.stop(grace_s=60))
+        response = await call.read()
+        assert response.error.reason == "DRAINING"
+        assert await call.read() is grpc.aio.EOF
+        await stopping
+
+
 async def test_cancelled_calls_leave_nothing_behind(serve, vectors):
     draw = random.Random(0)
     async with serve(max_num_seqs=4, max_num_batched_tokens=64) as server:

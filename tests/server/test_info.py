@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import threading
 
 import grpc
 import pytest
+from chairlift.engine.loading import draft
 from chairlift.server.registry import LiveRequest
 from chairlift.server.server_service import LOAD_COUNTS
 from chairlift.v1 import generation_pb2 as pb
@@ -212,3 +214,33 @@ async def test_a_request_that_has_ended_leaves_its_names_and_nothing_else(serve)
 def test_every_count_of_the_scheduler_is_reported():
     assert set(LOAD_COUNTS) <= set(server_pb2.Load.DESCRIPTOR.fields_by_name)
     assert {"num_waiting", "num_prefix_hits"} <= set(LOAD_COUNTS)
+
+
+async def test_a_memory_plan_holds_up_no_other_call(serve):
+    async with serve() as server:
+        # All that this tenant may have of the threads for texts is busy.
+        release, texts = threading.Event(), server.server._engine.texts
+        jobs = [asyncio.create_task(texts.run(release.wait, tenant="", size=1)) for _ in range(4)]
+        await asyncio.sleep(0)
+        planning = asyncio.ensure_future(server.info.PlanMemory(server_pb2.PlanMemoryRequest()))
+        assert (await server.say(start("a"))).end("a").HasField("finished")
+        assert not planning.done()
+        release.set()
+        assert (await planning).num_blocks > 0
+        await asyncio.gather(*jobs)
+
+
+async def test_a_memory_plan_does_not_look_for_a_draft_model_again(serve, tiny_folder, monkeypatch):
+    names, resolve = [], draft.resolve_model
+
+    def found(name):
+        names.append(name)
+        return tiny_folder if name == "hub/model" else resolve(name)
+
+    monkeypatch.setattr(draft, "resolve_model", found)
+    async with serve(draft="hub/model") as server:
+        assert "hub/model" in names
+        names.clear()
+        plan = await server.info.PlanMemory(server_pb2.PlanMemoryRequest())
+        assert plan.draft_bytes > 0
+        assert names == [str(tiny_folder)]

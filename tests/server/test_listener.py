@@ -2,16 +2,19 @@
 
 import asyncio
 import gc
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from chairlift.config import engine_config
+from chairlift.server import listener
 from chairlift.server.config import ServerConfig
 from chairlift.server.listen import TcpAddress, UnixAddress
 from chairlift.server.listener import until_lost
 from chairlift.server.run import run_server
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
+from grpc._cython import cygrpc
 
 from tests.server import raw_http2
 from tests.server.connection import next_event, receive, start
@@ -137,3 +140,22 @@ async def test_a_server_that_loses_its_accept_loop_ends_with_70(tiny_folder, tmp
     # The accept loop gave up the requests that were pending; they failed at the shutdown.
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+PLAIN = cygrpc.AioServer
+OTHER_PARTS = {
+    "no accept loop": {},
+    "no way to refuse": {"AioServer": PLAIN, "_MethodResolver": 1, "_schedule_rpc_coro": 1},
+    "no report of a fault": {"AioServer": object},
+}
+
+
+@pytest.mark.parametrize("parts", OTHER_PARTS.values(), ids=OTHER_PARTS)
+async def test_with_a_grpc_of_other_parts_the_server_serves_on_its_own_loop(
+    serve, monkeypatch, caplog, parts
+):
+    monkeypatch.setattr(listener, "cygrpc", SimpleNamespace(**parts))
+    async with serve() as server:
+        assert (await server.say(start("a"))).end("a").HasField("finished")
+        assert type(server.server._grpc._server) is PLAIN
+    assert caplog.text.count("has another accept loop") == 1

@@ -1,9 +1,10 @@
 """A static batch waits for company only as long as some may come."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
-from chairlift.server.registry import BatchEnd
+from chairlift.server.registry import BatchEnd, Registry
 
 from tests.server.connection import next_event, receive, start
 
@@ -88,3 +89,25 @@ def test_nothing_is_flushed_without_a_waiting_request(batch_end, flushes):
     batch_end.add(half_closed=False)
     batch_end.remove(half_closed=False)
     assert not flushes
+
+
+def test_a_request_that_moves_does_not_flush_the_batch_on_its_way():
+    """A half-closed stream's request waits beside one that a client takes to another stream."""
+    flushed = []
+    registry = Registry(lambda: flushed.append(1))
+    calls = [
+        SimpleNamespace(half_closed=half_closed, lose=lambda _request: None)
+        for half_closed in (True, False, False)
+    ]
+    waiting, moving = (
+        SimpleNamespace(name=name, label=name, call=call, stage=0, engine_id=None)
+        for name, call in zip(("waiting", "moving"), calls, strict=False)
+    )
+    registry.add(moving)
+    registry.add(waiting)
+    assert flushed == []
+    registry.move(moving, calls[2], "moved")
+    assert flushed == []
+    # Now no stream that has requests in the queue can send another.
+    registry.move(moving, calls[0], "moved again")
+    assert flushed == [1]

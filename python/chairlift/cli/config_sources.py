@@ -17,10 +17,10 @@ from typing import Any, Final
 import typer
 from pydantic import BaseModel
 
-from chairlift.choices import InstructionSet
 from chairlift.config import EngineConfig
-from chairlift.errors import ConfigError, echo
+from chairlift.errors import ConfigError
 from chairlift.logs import LogConfig
+from chairlift.machine import check_instruction_set
 from chairlift.replay.options import ReplayOptions
 from chairlift.server.config import ServerConfig
 
@@ -67,11 +67,7 @@ def check_environment() -> None:
     Raises:
         ConfigError: One is unknown; the message names the nearest known one.
     """
-    name = PREFIX + "CPU"
-    if (value := os.environ.get(name)) and value not in list(InstructionSet):
-        sets = ", ".join(InstructionSet)
-        message = f"environment: {name}: expected one of {sets}, got {echo(value)!r}"
-        raise ConfigError(message)
+    check_instruction_set()
     known = known_variables()
     for name, value in sorted(os.environ.items()):
         is_ours = name.startswith(PREFIX) and not _OF_KUBERNETES.fullmatch(name)

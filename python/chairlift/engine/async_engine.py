@@ -17,11 +17,12 @@ from chairlift.config import EngineSettings, engine_config
 from chairlift.engine.adapters.changes import AdapterChanges
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox
+from chairlift.engine.leaks import has_leaked
 from chairlift.engine.loading.load import load_model
 from chairlift.engine.loading.loaded import OnProgress
 from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
 from chairlift.engine.open_requests import OpenRequests, Router
-from chairlift.engine.prepare.prepared import Prepared
+from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 from chairlift.engine.prepare.text_queue import TextQueue, is_short, size_of
 from chairlift.engine.step import StepRecord
 from chairlift.errors import EngineDownError, EngineState, Reason, refusal
@@ -185,7 +186,7 @@ class AsyncEngine:
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
             logger.error("the engine thread does not end: a step takes too long")
         elif not was_dead and not self._requests:
-            self.has_leaked = _has_leaked(self.engine)
+            self.has_leaked = has_leaked(self.engine)
         self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     def give_up(self) -> None:
@@ -231,6 +232,24 @@ class AsyncEngine:
             handle.aborted = True
             _cancel(self._thread, handle, "cancelled")
 
+    async def update(self, handle: Handle, change: Change) -> None:
+        """Change a request as `change` does; patterns do not hold up the event loop.
+
+        Raises:
+            RequestError: As `change`, or as `TextQueue.run`; nothing has changed.
+        """
+        preparer, num_prompt_tokens = self.engine.preparer, len(handle.prepared.prompt)
+        size = preparer.patterns_size(change)
+        if not size:
+            self.change(handle, change)
+            return
+        prepared = await self.texts.run(
+            lambda: preparer.prepare_change(change, num_prompt_tokens),
+            tenant=handle.prepared.tenant,
+            size=size,
+        )
+        self._change(handle, prepared)
+
     def change(self, handle: Handle, change: Change) -> None:
         """Change a request from its next step on; no effect on one that has ended.
 
@@ -238,7 +257,9 @@ class AsyncEngine:
             RequestError: With the path of the first field that is wrong; nothing has changed.
         """
         num_prompt_tokens = len(handle.prepared.prompt)
-        prepared = self.engine.preparer.prepare_change(change, num_prompt_tokens)
+        self._change(handle, self.engine.preparer.prepare_change(change, num_prompt_tokens))
+
+    def _change(self, handle: Handle, prepared: PreparedChange) -> None:
         if not handle.ended and not handle.aborted and self._thread is not None:
             self._thread.put(
                 lambda engine: (
@@ -377,22 +398,3 @@ def _cancel(thread: EngineLoop, handle: Handle, reason: str) -> None:
             engine.cancel(handle.engine_id, reason)
 
     thread.put(cancel)
-
-
-def _has_leaked(engine: Engine) -> bool:
-    """Look for KV blocks and rows without an owner, and log what is found.
-
-    Args:
-        engine: Without requests, and without a thread that runs it.
-    """
-    try:
-        engine.check_invariants()
-    except EngineDownError:
-        logger.critical("the scheduler's state is inconsistent", exc_info=True)
-        return True
-    load = engine.load()
-    num_taken = load.num_blocks - load.num_free_blocks
-    if num_taken or load.num_rows_held:
-        logger.critical("%d KV blocks and %d rows leaked", num_taken, load.num_rows_held)
-        return True
-    return False

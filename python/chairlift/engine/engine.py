@@ -60,6 +60,7 @@ class Engine:
         max_context_len: The same for this server, whose KV cache may hold less.
         adapters: Those that requests may name; see `Adapters.load` and `Adapters.unload`.
         text_limits: Of what is tokenized, rendered or turned into text.
+        draft_folder: Folder or file of the draft model, if there is one.
         preparer: Internal: checks requests and changes; any thread may call it.
         stepper: Internal: the scheduler and the runner.
         fault: What ended the engine's thread, if one did since the last restart.
@@ -100,6 +101,7 @@ class Engine:
         self.model_config = loaded.config
         self.tokenizer = loaded.tokenizer
         self.place = loaded.place
+        self.draft_folder = loaded.draft_folder
         self.num_kv_blocks = loaded.num_blocks
         self.num_state_snapshots = loaded.num_state_snapshots
         self.max_model_len = loaded.max_model_len

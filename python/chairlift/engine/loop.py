@@ -18,7 +18,7 @@ from chairlift import _core
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle
 from chairlift.engine.step import StepOutput
-from chairlift.errors import RequestError
+from chairlift.errors import EngineDownError, RequestError
 from chairlift.types import Accepted
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,11 @@ class EngineLoop:
             self._condition.notify()
 
     def call(self, work: Callable[[Engine], Result]) -> "Future[Result]":
-        """Run a function as `put`, and return the future of its result."""
+        """Run a function as `put`, and return the future of its result.
+
+        An error of the function is the future's. The thread goes on, unless the scheduler has
+        failed (`EngineDownError`) or the error is no `Exception`, such as a panic.
+        """
         future: Future[Result] = Future()
 
         def run(engine: Engine) -> None:
@@ -126,7 +130,7 @@ class EngineLoop:
                 future.set_result(work(engine))
             except BaseException as error:
                 future.set_exception(error)
-                if not isinstance(error, RequestError):
+                if isinstance(error, EngineDownError) or not isinstance(error, Exception):
                     raise
 
         self.put(run)

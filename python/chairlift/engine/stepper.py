@@ -11,7 +11,6 @@ on the device. A step that fails takes the later one with it.
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 import torch
 
@@ -191,7 +190,7 @@ class Stepper:
         try:
             step.sampled = self._pass(inputs)
         except (KeyboardInterrupt, SystemExit):
-            self._roll_back()
+            self._roll_back(self._in_flight[0].number)
             raise
         except BaseException as error:
             # A panic in a kernel is no Exception.
@@ -203,8 +202,10 @@ class Stepper:
         """Wait for the oldest step and tell the scheduler its tokens, or which requests fail."""
         try:
             outcome = self._outcome(step)
+            if isinstance(outcome, list):
+                self._drop_in_flight()
         except BaseException:
-            self._roll_back()
+            self._roll_back(step.number)
             raise
         computed = self.clock()
         logprobs = NO_LOGPROBS
@@ -212,7 +213,6 @@ class Stepper:
         with self.core.guarded():
             if isinstance(outcome, list):
                 events = scheduler.fail(computed, step.number, outcome)
-                self._drop_in_flight()
             else:
                 sampled = (outcome.tokens, outcome.logprobs, outcome.ranks, outcome.candidates)
                 events = scheduler.update(computed, step.number, *sampled)
@@ -281,20 +281,33 @@ class Stepper:
         self.alive_ns = self.clock()
         return self.runner.run(inputs)
 
-    def _roll_back(self) -> None:
-        """Drop the steps in flight; their requests are computed again."""
-        number = self._in_flight[0].number
-        self._drop_in_flight()
-        with self.core.guarded():
-            self.core.scheduler.fail(self.clock(), number, [])
+    def _roll_back(self, number: int) -> None:
+        """Drop the steps in flight; their requests are computed again.
+
+        Args:
+            number: Of the oldest step that the scheduler has in flight.
+        """
+        try:
+            self._drop_in_flight()
+        finally:
+            with self.core.guarded():
+                self.core.scheduler.fail(self.clock(), number, [])
 
     def _drop_in_flight(self) -> None:
+        interrupt: BaseException | None = None
         for step in self._in_flight:
-            if step.sampled is not None:
-                # Its draws are not used, but its buffers are free only when it has ended.
-                with suppress(BaseException):
-                    step.sampled.wait()
+            if step.sampled is None:
+                continue
+            # Its draws are not used, but its buffers are free only when it has ended.
+            try:
+                step.sampled.wait()
+            except (KeyboardInterrupt, SystemExit) as error:
+                interrupt = error
+            except BaseException:
+                logger.debug("step %d failed as it was dropped", step.number, exc_info=True)
         self._in_flight.clear()
+        if interrupt is not None:
+            raise interrupt
 
     def _record(self, step: InFlightStep, computed_ns: int, load: _core.Load) -> StepRecord:
         """Record a step that has ended."""

@@ -149,7 +149,7 @@ class GenerateCall(StreamCall):
         elif isinstance(command, pb.Cancel):
             self._requests.cancel(command.request_id)
         elif isinstance(command, pb.Update):
-            self._requests.update(command)
+            await self._requests.update(command)
         elif isinstance(command, pb.Credit):
             self._requests.credit(command)
         elif isinstance(command, pb.Resume):

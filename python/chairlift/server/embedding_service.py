@@ -106,21 +106,28 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
     ) -> AsyncIterator[pb.EmbedStreamResponse]:
         """Return vectors as they are ready."""
         self._server.gate.admit()
+        draining, has_written = self._server.gate.draining, False
         with self._server.outboxes.open() as outbox:
             call = _StreamCall(self._server, outbox, context)
             reader = asyncio.create_task(call.read(requests))
             reader.add_done_callback(lambda _: call.wake())
+            drain = asyncio.create_task(draining.wait())
+            drain.add_done_callback(lambda _: call.wake())
             try:
-                while not (reader.done() and call.is_idle):
+                while not (call.is_idle and (reader.done() or draining.is_set())):
                     async for response in call.results():
+                        has_written = True
                         yield response
                     if reader.done():
                         # Raises the error of the call, such as wrong options.
                         reader.result()
             finally:
                 # Only synchronous work here: this also runs when the call is being cancelled.
+                drain.cancel()
                 reader.cancel()
                 call.requests.abandon()
+            if not (reader.done() or has_written):
+                raise self._server.gate.refusal()
 
     def _admit(self, model: str) -> None:
         self._server.gate.admit()
@@ -208,7 +215,7 @@ class _StreamCall:
         self._server = server
         self._tenant = server.authenticator.tenant(context)
         self._options = EmbedOptions(pb.EmbedRequest())
-        self._has_begun = False
+        self._has_begun = self._is_beginning = False
         self._results: list[pb.EmbedStreamResponse] = []
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -223,8 +230,8 @@ class _StreamCall:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no input is live and no result is left to be written."""
-        return not self.requests and not self._results
+        """Whether no input is live or read, and no result is left to be written."""
+        return not (self.requests or self._results or self._is_beginning)
 
     def wake(self) -> None:
         """Wake the writer."""
@@ -242,8 +249,13 @@ class _StreamCall:
             self._has_begun = True
             if not message.HasField("input"):
                 continue
-            await self._wait_for_room()
-            await self._begin(message)
+            self._is_beginning = True
+            try:
+                await self._wait_for_room()
+                await self._begin(message)
+            finally:
+                self._is_beginning = False
+                self.wake()
         self.requests.half_close()
 
     def _set_options(self, options: pb.EmbedRequest) -> None:

@@ -7,9 +7,13 @@ Since all methods of this server are registered, a call of another method can on
 `grpc_server` refuses these calls in a task of their own, which does not decode the path.
 
 Any other fault that ends the accept loop or the port is reported once, and the server ends.
+
+All of this builds on parts of grpcio that are not public. With a release that has others the server
+runs on the accept loop of that release, as it is, with one warning.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -17,6 +21,8 @@ import grpc
 from grpc._cython import cygrpc
 
 from chairlift.server.listen import TcpAddress, UnixAddress
+
+_log = logging.getLogger(__name__)
 
 _UNREGISTERED: Final = "(not registered)"
 
@@ -27,7 +33,10 @@ _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0
 """Preface and settings of HTTP/2: gRPC answers with its own, or over TLS ends the connection."""
 
 
-class _AioServer(cygrpc.AioServer):  # type: ignore[misc]  # grpc has no types
+_Base: Any = getattr(cygrpc, "AioServer", object)
+
+
+class _AioServer(_Base):  # type: ignore[misc]  # grpc has no types
     """The core of a `grpc.aio` server, with another treatment of two events.
 
     grpcio before 1.84 has another accept loop: it decodes a path in the task of its call, and never
@@ -109,16 +118,40 @@ def grpc_server(
     Args:
         interceptors: Of the server; they see calls of unknown methods too.
         options: Channel arguments.
-        on_end: Called if a fault ends the accept loop: no call is accepted any more.
+        on_end: Called if a fault ends the accept loop: no call is accepted any more. Not called
+            with a release of grpcio that is not known; `until_lost` notices the loss there, too.
     """
+    if not _is_known():
+        return _plain_server(interceptors, options)
     original = cygrpc.AioServer
     cygrpc.AioServer = _AioServer
     try:
         server = grpc.aio.server(interceptors=interceptors, options=options)
     finally:
         cygrpc.AioServer = original
-    server._server.on_end = on_end
+    core = getattr(server, "_server", None)
+    if not isinstance(core, _AioServer):
+        return _plain_server(interceptors, options)
+    core.on_end = on_end
     return server
+
+
+def _is_known() -> bool:
+    """Return whether this release of grpcio has the parts that `_AioServer` uses."""
+    core = getattr(cygrpc, "AioServer", None)
+    if core is None or not hasattr(core, "_serving_task_crash_handler"):
+        return False
+    names = ("_MethodResolver", "_handle_rpc", "_schedule_rpc_coro")
+    has_requests = hasattr(core, "_make_request_call_future")
+    return not has_requests or all(hasattr(cygrpc, name) for name in names)
+
+
+def _plain_server(
+    interceptors: Sequence[Any], options: Sequence[tuple[str, Any]]
+) -> grpc.aio.Server:
+    text = "grpcio %s has another accept loop: a call with a malformed path may end it"
+    _log.warning(text, grpc.__version__)
+    return grpc.aio.server(interceptors=interceptors, options=options)
 
 
 async def until_lost(

@@ -154,12 +154,23 @@ async def pool(
     config = server.gate.engine().config
     # Less than the share of a connection in the queue; a static batch has to become full.
     most = max(MAX_LIVE_INPUTS, config.batch_size or config.max_num_seqs)
-    results: dict[str, Result] = {}
+    results: dict[str, Pooled] = {}
+    errors: list[RequestError] = []
     arrived = asyncio.Event()
 
     def on_result(label: str, result: Result) -> None:
-        results[label] = result
+        if isinstance(result, Pooled):
+            results[label] = result
+        else:
+            errors.append(result)
         arrived.set()
+
+    async def next_results() -> None:
+        """Wait for results, and raise the first that is an error."""
+        await arrived.wait()
+        arrived.clear()
+        if errors:
+            raise errors[0]
 
     with server.outboxes.open() as outbox:
         live = PoolingRequests(
@@ -173,22 +184,12 @@ async def pool(
         try:
             for label, request in zip(labels, requests, strict=True):
                 while len(live) >= most:
-                    await _next(arrived, results)
+                    await next_results()
                 await live.begin(request, label)
             live.half_close()
             while len(results) < len(requests):
-                await _next(arrived, results)
+                await next_results()
         finally:
             # Only synchronous work here: this also runs when the call is being cancelled.
             live.abandon()
-    pooled = [results[label] for label in labels]
-    return [result for result in pooled if isinstance(result, Pooled)]
-
-
-async def _next(arrived: asyncio.Event, results: dict[str, Result]) -> None:
-    """Wait for results, and raise the first that is an error."""
-    await arrived.wait()
-    arrived.clear()
-    for result in results.values():
-        if isinstance(result, RequestError):
-            raise result
+    return [results[label] for label in labels]

@@ -155,8 +155,9 @@ class Registry:
         """Give a request that is queued or has started to another call, under another label."""
         request.call.lose(request)
         if request.stage < Stage.STARTED:
-            self._batch_end.remove(half_closed=request.call.half_closed)
+            # In this order: for a moment without it the batch would seem complete.
             self._batch_end.add(half_closed=call.half_closed)
+            self._batch_end.remove(half_closed=request.call.half_closed)
         request.call, request.label = call, label
         if request.engine_id is not None:
             names = self._names[request.engine_id]

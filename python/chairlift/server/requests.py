@@ -164,14 +164,14 @@ class Requests:
         if live is not None:
             self._server.gate.engine().abort(live)
 
-    def update(self, update: pb.Update) -> None:
+    async def update(self, update: pb.Update) -> None:
         """Change a request from its next step on.
 
         Raises:
             RequestError: It is not live, or a field is wrong; then it is unchanged.
         """
         live = self._live(update.request_id)
-        self._server.gate.engine().change(live, convert.to_change(update))
+        await self._server.gate.engine().update(live, convert.to_change(update))
 
     def credit(self, credit: pb.Credit) -> None:
         """Allow a request more tokens.

@@ -31,6 +31,7 @@ from chairlift.v1 import server_pb2_grpc
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
+    from chairlift.model.memory_plan import MemoryPlan
 
 _STATES: Final = {
     EngineState.STARTING: pb.SERVER_STATE_STARTING,
@@ -235,13 +236,29 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         """Return the memory plan of the served model, under its own or other settings."""
         from chairlift.engine.loading.load import replan_memory
 
-        engine = self._server.gate.engine().engine
+        serving = self._server.gate.engine()
+        engine, settings = serving.engine, self._config
         check_model(request.model, self._server.model_names)
         changes = {field.name: value for field, value in request.ListFields()}
         changes.pop("model", None)
+        if engine.draft_folder is not None:
+            # The name of a draft model was resolved when it was loaded; another time may download.
+            settings = settings.model_copy(update={"draft": str(engine.draft_folder)})
+
+        def work() -> "MemoryPlan":
+            # Reads the configuration of a draft model.
+            return replan_memory(settings, engine.model_config, engine.place.free_bytes, **changes)[
+                0
+            ]
+
+        tenant = self._server.authenticator.tenant(context)
         try:
-            free_bytes = engine.place.free_bytes
-            plan, _ = replan_memory(self._config, engine.model_config, free_bytes, **changes)
+            plan = await serving.texts.run(
+                work,
+                tenant=tenant,
+                size=request.ByteSize(),
+                within_s=context.time_remaining(),
+            )
         except ConfigError as error:
             field, _, _ = str(error).partition(":")
             raise RequestError(Reason.BAD_PARAMETER, str(error), field=field) from None

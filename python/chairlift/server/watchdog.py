@@ -42,6 +42,8 @@ class Watch:
     silence_s: Callable[[], float]
     timeout_s: float
     on_hang: Callable[[], None] | None
+    has_failed: bool = False
+    """Whether the last call of `silence_s` raised."""
 
     def close(self) -> None:
         """End the watch."""
@@ -112,9 +114,22 @@ class Watchdog:
             except RuntimeError:  # The loop is closed: nothing is left to watch.
                 return
             for watch in tuple(self.watches):
-                silence_s = min(watch.silence_s(), now - resumed_at)
+                silence_s = min(self._silence_s(watch), now - resumed_at)
                 if silence_s > watch.timeout_s:
                     self._end(watch, silence_s)
+
+    def _silence_s(self, watch: Watch) -> float:
+        """Return the silence of what is watched; 0 where that cannot be told."""
+        try:
+            silence_s = watch.silence_s()
+        except Exception:
+            # The other watches go on. It is said once.
+            if not watch.has_failed:
+                watch.has_failed = True
+                _log.exception("a watch fails: %s", watch.description)
+            return 0.0
+        watch.has_failed = False
+        return silence_s
 
     def _see_loop(self) -> None:
         self._loop_seen_at = time.monotonic()

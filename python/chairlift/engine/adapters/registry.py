@@ -190,11 +190,21 @@ class Adapters:
         raise RequestError(Reason.UNKNOWN_ADAPTER, message, field="adapter")
 
     def install(self, adapter: AdapterInfo, packed: PackedAdapter) -> AdapterInfo | None:
-        """Put an adapter into its slot; None where its load was given up meanwhile."""
+        """Put an adapter into its slot; None where its load was given up meanwhile.
+
+        Raises:
+            ModelError: It cannot be put there; its slot is empty.
+        """
         with self._lock:
             if not self._is_in(adapter, AdapterState.LOADING) or self._tables is None:
                 return None
-            self._tables.set(adapter.slot, packed)
+            try:
+                self._tables.set(adapter.slot, packed)
+            except Exception as error:
+                # Some layers may have it: the slot goes to another adapter.
+                self._tables.set(adapter.slot, None)
+                message = f"cannot be put into its slot: {type(error).__name__}: {error}"
+                raise ModelError(message) from error
             entry = self._by_name[adapter.name]
             entry.state = AdapterState.READY
             entry.rank, entry.num_bytes = packed.rank, packed.num_bytes

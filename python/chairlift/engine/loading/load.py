@@ -27,7 +27,7 @@ from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
-from chairlift.machine import available_cores
+from chairlift.machine import available_cores, check_instruction_set
 from chairlift.model.adapters.tables import AdapterTables
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
@@ -57,7 +57,12 @@ _ROUNDS = 5
 
 
 def set_threads(config: EngineConfig) -> None:
-    """Set the threads of the kernels, whatever the number of engines in the process."""
+    """Set the threads of the kernels, whatever the number of engines in the process.
+
+    Raises:
+        ConfigError: The environment names an instruction set that there is not.
+    """
+    check_instruction_set()
     # The kernels have their own threads. PyTorch's would only spin beside them, since all it does
     # here is gather and add.
     torch.set_num_threads(1)
@@ -129,6 +134,7 @@ def load_model(
         if place.accelerator is not None or isinstance(transformer, GenericTransformer)
         else decoder_abilities(folder, config, max_model_len),
         draft=None if draft is None else load_model(draft.folder, draft.settings, on_progress),
+        draft_folder=None if draft is None else draft.folder,
     )
 
 

@@ -71,6 +71,8 @@ class LoadedModel:
     """What it gives besides text."""
     draft: "LoadedModel | None" = None
     """Its draft model."""
+    draft_folder: Path | None = None
+    """Folder or file of that."""
 
     def new_runner(self, shape: RunnerShape, clock: Callable[[], int]) -> ModelRunner:
         """Build the runner of the model, with empty tables.

@@ -250,6 +250,17 @@ class Preparer:
             paused=None if change.paused is None else checks.flag(change.paused, "paused"),
         )
 
+    def patterns_size(self, change: Change) -> int:
+        """Return the characters of the patterns of a change, which take time to compile.
+
+        Raises:
+            RequestError: With the path of the first field of `stopping` that is wrong.
+        """
+        checks.change(change)
+        if change.stopping is None:
+            return 0
+        return sum(map(len, self._stopping.stops(change.stopping, "update.").patterns))
+
     def _times(self, asked: Schedule, path: str = "") -> Times:
         config = self._config
         queue_timeout_s = _first(asked.queue_timeout_s, config.queue_timeout_s)

@@ -21,7 +21,8 @@ class _Answer:
     """The answer to a job: text that waits for its response."""
 
     job: Job
-    text: str
+    pieces: list[str]
+    """Of the text."""
     num_prompt_tokens: int = 0
 
     def responses(self, event: pb.Event) -> Iterable[oip.ModelInferResponse]:
@@ -30,15 +31,15 @@ class _Answer:
         if kind == "accepted":
             self.num_prompt_tokens = event.accepted.num_prompt_tokens
         elif kind == "tokens":
-            self.text += event.tokens.text
+            self.pieces.append(event.tokens.text)
         elif kind == "finished":
-            yield from self.job.last(self.text, self.num_prompt_tokens, event.finished)
+            yield from self.job.last("".join(self.pieces), self.num_prompt_tokens, event.finished)
 
     def flush(self) -> Iterable[oip.ModelInferResponse]:
         """Return the response to the text so far, if one is sent now."""
-        if self.job.is_stream and self.text:
-            yield self.job.with_text(self.text)
-            self.text = ""
+        if self.job.is_stream and (text := "".join(self.pieces)):
+            yield self.job.with_text(text)
+            self.pieces.clear()
 
 
 class InferCall(ConvertedCall):
@@ -48,7 +49,7 @@ class InferCall(ConvertedCall):
         self, server: ServerContext, outbox: Outbox, context: ServicerContext, job: Job
     ) -> None:
         super().__init__(server, outbox, context, job.request, job.output, "")
-        self._answer = _Answer(job, job.before)
+        self._answer = _Answer(job, [job.before])
         self.response = oip.ModelInferResponse()
 
     def convert(self, event: pb.Event) -> Iterable[object]:
@@ -90,7 +91,7 @@ class StreamInferCall(StreamCall):
             tenant=self._tenant,
             limits=engine.engine.text_limits,
         )
-        self._answers[label] = _Answer(job, job.before)
+        self._answers[label] = _Answer(job, [job.before])
         await self._requests.submit(job.request, job.output, label, arrived_at=arrived_at)
 
     def refuse(self, message: oip.ModelInferRequest, error: RequestError) -> None:
