@@ -1,5 +1,6 @@
 """The engine's settings: frozen, validated once, never changed after."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, TypedDict, TypeVar
@@ -11,13 +12,14 @@ from chairlift.choices import (
     Device,
     Drafts,
     Dtype,
+    InstructionSet,
     KvCacheDtype,
     ModelImpl,
     Quantize,
     ReasoningFormat,
     ToolFormat,
 )
-from chairlift.errors import ConfigError
+from chairlift.errors import ConfigError, echo
 from chairlift.units import parse_size
 
 __all__ = [
@@ -248,3 +250,16 @@ def checked(config: type[Config], **settings: object) -> Config:
         expected = text[:1].lower() + text[1:]
         message = f"{name}: {expected}, got {first['input']!r}"
         raise ConfigError(message) from None
+
+
+def check_instruction_set() -> None:
+    """Check the instruction set that the environment names; without one the kernels use the best.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    name = "CHAIRLIFT_CPU"
+    if (value := os.environ.get(name)) and value not in list(InstructionSet):
+        sets = ", ".join(InstructionSet)
+        message = f"environment: {name}: expected one of {sets}, got {echo(value)!r}"
+        raise ConfigError(message)

@@ -1,10 +1,7 @@
-"""The memory, the cores and the instructions that this process may use."""
+"""The memory and the cores that this process may use."""
 
 import os
 from pathlib import Path
-
-from chairlift.choices import InstructionSet
-from chairlift.errors import ConfigError, echo
 
 
 def memory_limit() -> int:
@@ -30,16 +27,3 @@ def available_cores() -> int:
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
-
-
-def check_instruction_set() -> None:
-    """Check the instruction set that the environment names; without one the kernels use the best.
-
-    Raises:
-        ConfigError: There is none of that name.
-    """
-    name = "CHAIRLIFT_CPU"
-    if (value := os.environ.get(name)) and value not in list(InstructionSet):
-        sets = ", ".join(InstructionSet)
-        message = f"environment: {name}: expected one of {sets}, got {echo(value)!r}"
-        raise ConfigError(message)

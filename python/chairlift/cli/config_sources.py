@@ -17,10 +17,9 @@ from typing import Any, Final
 import typer
 from pydantic import BaseModel
 
-from chairlift.config import EngineConfig
+from chairlift.config import EngineConfig, check_instruction_set
 from chairlift.errors import ConfigError
 from chairlift.logs import LogConfig
-from chairlift.machine import check_instruction_set
 from chairlift.replay.options import ReplayOptions
 from chairlift.server.config import ServerConfig
 

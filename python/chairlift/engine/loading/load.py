@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.choices import ModelImpl
-from chairlift.config import EngineConfig, engine_config
+from chairlift.config import EngineConfig, check_instruction_set, engine_config
 from chairlift.engine.adapters.registry import Adapters
 from chairlift.engine.loading.devices import Place, choose_place, compute_dtype
 from chairlift.engine.loading.draft import check_tokenizers, plan_draft
@@ -27,7 +27,7 @@ from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
-from chairlift.machine import available_cores, check_instruction_set
+from chairlift.machine import available_cores
 from chairlift.model.adapters.tables import AdapterTables
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
