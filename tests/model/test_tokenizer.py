@@ -221,6 +221,22 @@ def test_of_named_templates_tools_choose_theirs(tmp_path):
     assert tokenizer.render_chat(with_tools) == "tools"
 
 
+@pytest.mark.parametrize("is_list", [True, False])
+def test_named_templates_are_a_list_or_an_object(tmp_path, is_list):
+    named = {"default": "plain", "tool_use": "tools", "rag": "documents"}
+    listed = [{"name": name, "template": template} for name, template in named.items()]
+    tokenizer = Tokenizer.load(write(tmp_path, chat_template=listed if is_list else named))
+    assert tokenizer.render_chat(CHAT) == "plain"
+    assert tokenizer.render_chat(Chat(CHAT.messages, template_arguments={"tools": [1]})) == "tools"
+
+
+def test_a_checkpoint_with_images_has_its_template_in_a_file_of_its_own(tmp_path):
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "plain"}))
+    assert Tokenizer.load(write(tmp_path)).render_chat(CHAT) == "plain"
+    tokenizer = Tokenizer.load(write(tmp_path, chat_template="nearer"))
+    assert tokenizer.render_chat(CHAT) == "nearer"
+
+
 def test_template_files_go_before_the_configuration(tmp_path):
     write(tmp_path, chat_template="old")
     (tmp_path / "chat_template.jinja").write_text("new", encoding="utf-8")
@@ -280,7 +296,7 @@ def test_a_corrupt_configuration_is_an_error(tmp_path, data):
     assert load_error(tmp_path).startswith("tokenizer_config.json: ")
 
 
-@pytest.mark.parametrize("template", [3, {"default": "a"}, ["a"], [{"name": "default"}]])
+@pytest.mark.parametrize("template", [3, {"default": 1}, ["a"], [{"name": "default"}]])
 def test_a_chat_template_of_another_type_is_an_error(tmp_path, template):
     expected = "chat_template: expected a string or a list of named templates"
     message = load_error(write(tmp_path, chat_template=template))

@@ -2,14 +2,14 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
-from tokenizers import processors
+from tokenizers import AddedToken
 
 from chairlift import _core
 from chairlift.errors import ModelError, Reason, RequestError
@@ -21,10 +21,12 @@ from chairlift.model.chat_values import (
     template_tools,
     wrap_malformed_calls,
 )
-from chairlift.model.fields import MOST_JSON_BYTES, one_line, optional_json, read_file
-from chairlift.model.folder import is_gguf
+from chairlift.model.fields import one_line, optional_json, read_file
+from chairlift.model.folder import CONFIG, is_gguf
 from chairlift.model.gguf.reader import GgufHeader
 from chairlift.model.gguf.tokenizer import read_tokenizer
+from chairlift.model.special_tokens import add_at_ends, add_tokens, read_special_tokens
+from chairlift.model.template_files import read_chat_templates
 from chairlift.model.template_process import TemplateProcess
 from chairlift.model.text_bound import longest_token_bytes
 from chairlift.model.token_table import NO_DECODING, build_token_table, read_decoding
@@ -72,6 +74,7 @@ class Tokenizer:
         special_tokens: Mapping[str, str] | None = None,
         chat_templates: Mapping[str, str] | None = None,
         add_bos_token: bool = False,
+        add_eos_token: bool = False,
         generates: bool = True,
     ) -> None:
         """Take over `backend`.
@@ -80,8 +83,9 @@ class Tokenizer:
             backend: What `tokenizer.json` describes.
             special_tokens: By name.
             chat_templates: By name; `default` is the one, `tool_use` goes before it with tools.
-            add_bos_token: Encoding begins with the `bos_token` where `backend` adds no special
-                tokens of its own.
+            add_bos_token: Encoding begins with the `bos_token` where `backend` begins with no
+                special token of its own.
+            add_eos_token: It ends with the `eos_token`, likewise.
             generates: The model gives text, token by token; else any decoder will do.
 
         Raises:
@@ -95,19 +99,18 @@ class Tokenizer:
         # A file may hold the limits of a training set; only the request decides what to cut.
         backend.no_truncation()
         backend.no_padding()
-        # Tokens that the configuration names are special, even if tokenizer.json omits them.
-        known = {t for t in self.special_tokens.values() if backend.token_to_id(t) is not None}
-        backend.add_special_tokens(sorted(known - _special_strings(backend)))
+        _mark_special(backend, self.special_tokens.values())
         self.bos_token_id = self._special_id("bos_token")
         eos_token_id = self._special_id("eos_token")
         self.eos_token_ids = () if eos_token_id is None else (eos_token_id,)
-        self._prefix: list[int] = []
-        if (
-            add_bos_token
-            and self.bos_token_id is not None
-            and not backend.num_special_tokens_to_add(False)
-        ):
-            self._prefix = [self.bos_token_id]
+        self._adds_bos = add_bos_token and self.bos_token_id is not None
+        self._adds_eos = add_eos_token and eos_token_id is not None
+        # A step of the backend: every way to encode a text goes through it.
+        add_at_ends(
+            backend,
+            self.special_tokens["bos_token"] if self._adds_bos else None,
+            self.special_tokens["eos_token"] if self._adds_eos else None,
+        )
 
     @classmethod
     def load(cls, model: Path, *, generates: bool = True) -> Self:
@@ -129,6 +132,7 @@ class Tokenizer:
                 special_tokens=parts.special_tokens,
                 chat_templates=parts.chat_templates,
                 add_bos_token=parts.adds_bos,
+                add_eos_token=parts.adds_eos,
             )
         folder, path = model, model / "tokenizer.json"
         data = read_file(path, _MOST_BYTES)
@@ -140,14 +144,16 @@ class Tokenizer:
             message = f"{path}: not a tokenizer: {one_line(str(error))}"
             raise ModelError(message) from error
         config = optional_json(folder / "tokenizer_config.json")
-        special_tokens = _read_special_tokens(folder, config)
-        chat_templates = _read_chat_templates(folder, config)
+        special_tokens = read_special_tokens(folder, config)
+        chat_templates = read_chat_templates(folder, config)
         try:
+            add_tokens(backend, special_tokens, _num_ids(folder))
             return cls(
                 backend,
-                special_tokens=special_tokens,
+                special_tokens=special_tokens.named,
                 chat_templates=chat_templates,
                 add_bos_token=config.get("add_bos_token") is True,
+                add_eos_token=config.get("add_eos_token") is True,
                 generates=generates,
             )
         except ModelError as error:
@@ -159,20 +165,10 @@ class Tokenizer:
 
         They describe the tokenizer as it runs: one of a GGUF file has them, too.
         """
-        backend = self._backend
-        if self._prefix:
-            # What this class adds before a text is a step of the tokenizer there.
-            backend = tokenizers.Tokenizer.from_str(backend.to_str())
-            bos = self.special_tokens["bos_token"]
-            single, pair = f"{bos} $A", f"{bos} $A {bos} $B:1"
-            before = processors.TemplateProcessing(
-                single=single, pair=pair, special_tokens=[(bos, self._prefix[0])]
-            )
-            own = backend.post_processor
-            backend.post_processor = before if own is None else processors.Sequence([own, before])
         config: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "add_bos_token": bool(self._prefix),
+            "add_bos_token": self._adds_bos,
+            "add_eos_token": self._adds_eos,
             **self.special_tokens,
         }
         templates = self._chat_templates
@@ -182,7 +178,10 @@ class Tokenizer:
             config["chat_template"] = [
                 {"name": name, "template": template} for name, template in templates.items()
             ]
-        return {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(config)}
+        return {
+            "tokenizer.json": self._backend.to_str(),
+            "tokenizer_config.json": json.dumps(config),
+        }
 
     @cached_property
     def vocab_size(self) -> int:
@@ -214,7 +213,7 @@ class Tokenizer:
             message = "text is not valid Unicode"
             raise RequestError(Reason.BAD_PARAMETER, message, field="prompt") from None
         ids: list[int] = encoding.ids
-        return self._prefix + ids if add_special_tokens else ids
+        return ids
 
     def encode_input(
         self, text: str, second: str | None, most: int | None, *, add_special_tokens: bool
@@ -344,49 +343,28 @@ def _special_strings(backend: tokenizers.Tokenizer) -> set[str]:
     return {token.content for token in added if token.special}
 
 
-def _read_special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Collect every `*_token`; files of older models keep them in `special_tokens_map.json`."""
-    older = optional_json(folder / "special_tokens_map.json")
-    tokens = {}
-    for name, value in {**older, **config}.items():
-        content = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(content, str) and content:
-            tokens[name] = content
-    return tokens
+def _mark_special(backend: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
+    """Make tokens that the configuration names special, even if tokenizer.json omits them."""
+    added = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    for token in sorted(set(tokens)):
+        own = added.get(token)
+        if own is None and backend.token_to_id(token) is not None:
+            backend.add_special_tokens([token])
+        elif own is not None and not own.special:
+            marked = AddedToken(
+                token,
+                single_word=own.single_word,
+                lstrip=own.lstrip,
+                rstrip=own.rstrip,
+                normalized=own.normalized,
+                special=True,
+            )
+            backend.add_special_tokens([marked])
 
 
-def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Read the templates by name; files go before what `tokenizer_config.json` holds."""
-    files = {
-        path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
-    }
-    if (path := folder / "chat_template.jinja").exists():
-        files["default"] = path
-    if files:
-        return {name: _read_text(path) for name, path in files.items()}
-    match config.get("chat_template"):
-        case None:
-            return {}
-        case str(template):
-            return {"default": template}
-        case list(entries) if all(_is_named_template(entry) for entry in entries):
-            return {entry["name"]: entry["template"] for entry in entries}
-    path = folder / "tokenizer_config.json"
-    message = f"{path}: chat_template: expected a string or a list of named templates"
-    raise ModelError(message)
-
-
-def _is_named_template(entry: object) -> bool:
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("name"), str)
-        and isinstance(entry.get("template"), str)
-    )
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return read_file(path, MOST_JSON_BYTES).decode()
-    except UnicodeDecodeError as error:
-        message = f"{path}: not a chat template: {error}"
-        raise ModelError(message) from error
+def _num_ids(folder: Path) -> int | None:
+    """Return the ids that the model beside a tokenizer has; None where config.json names none."""
+    config = optional_json(folder / CONFIG)
+    text = config.get("text_config")
+    values = (own.get("vocab_size") for own in (text, config) if isinstance(own, dict))
+    return next((n for n in values if isinstance(n, int) and not isinstance(n, bool)), None)

@@ -116,6 +116,7 @@ class TokenizerParts(NamedTuple):
     chat_templates: dict[str, str]
     """By name; `default` is the one."""
     adds_bos: bool
+    adds_eos: bool
 
 
 def read_tokenizer(header: GgufHeader) -> TokenizerParts:
@@ -129,8 +130,6 @@ def read_tokenizer(header: GgufHeader) -> TokenizerParts:
     kind = metadata.values.get(f"{_PREFIX}model")
     if not isinstance(kind, str) or kind not in build:
         metadata.fail(f"{_PREFIX}model", either(build))
-    if metadata.flag(f"{_PREFIX}add_eos_token"):
-        metadata.fail(f"{_PREFIX}add_eos_token", "false: a prompt that ends is not continued")
     tokens = _tokens(metadata)
     kinds = _numbers(metadata, "token_type", len(tokens), "iu")
     try:
@@ -148,11 +147,15 @@ def read_tokenizer(header: GgufHeader) -> TokenizerParts:
         adds_bos = metadata.flag(f"{_PREFIX}add_bos_token")
         if adds_bos and special["bos_token"] is None:
             metadata.fail(f"{_PREFIX}bos_token_id", "a token's id")
+    adds_eos = metadata.flag(f"{_PREFIX}add_eos_token")
+    if adds_eos and special["eos_token"] is None:
+        metadata.fail(f"{_PREFIX}add_eos_token", "false without an eos_token_id")
     return TokenizerParts(
         backend,
         {name: token for name, token in special.items() if token},
         _chat_templates(metadata),
         adds_bos,
+        adds_eos,
     )
 
 
