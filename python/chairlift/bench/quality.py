@@ -83,6 +83,9 @@ class ModelFormat:
         )
         folder = resolve_model(name)
         config = ModelConfig.load(folder, settings.dtype)
+        if not config.has_head:
+            message = f"{name}: expected a model that generates text, got one without a head"
+            raise ModelError(message)
         return cls(name, folder, config, choose_place(settings, config))
 
     @property

@@ -5,12 +5,13 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from chairlift import _core
 from chairlift.errors import ModelError
 from chairlift.model.fields import either, one_line, read_json
 from chairlift.model.folder import is_gguf
+from chairlift.model.forms import with_family_names
 from chairlift.model.gguf.layout import open_gguf
 from chairlift.model.gguf.metadata import DIVISORS
 from chairlift.model.names import CheckpointNames
@@ -19,8 +20,15 @@ from chairlift.model.quantized.scheme import Scheme
 from chairlift.model.safetensors import open_file
 from chairlift.model.stored import DTYPES, Shape, StoredTensor, WeightTensor, with_experts_apart
 
+_INDEX: Final = "model.safetensors.index.json"
+_SINGLE: Final = "model.safetensors"
+CHECKPOINT_FILES: Final = (_SINGLE, _INDEX)
+"""One of them is in each model folder."""
+
 # Constants that old checkpoints carry; they follow from the configuration.
-_DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")
+_DERIVED = re.compile(
+    r"(?:.*\.)?(?:rotary_emb\.(?:(?:original_)?inv_freq|(?:cos|sin)_cached)|masked_bias)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class Checkpoint:
             model: The folder or file.
             files: Takes the open files.
             scheme: How layers are quantized, where config.json says so.
-            names: What the checkpoint calls its parts; None of one without experts.
+            names: What its family calls its parts; None leaves all names as they are.
 
         Raises:
             ModelError: A file is missing, truncated or corrupt.
@@ -54,8 +62,8 @@ class Checkpoint:
             tensors = with_experts_apart(open_gguf(model, files).tensors)
             return cls(model, {name: tensors[name] for name in tensors if name != DIVISORS})
         folder = model
-        index = folder / "model.safetensors.index.json"
-        single = folder / "model.safetensors"
+        index = folder / _INDEX
+        single = folder / _SINGLE
         if single.exists() or not index.exists():
             return cls(single, _layers(_open(single, files), scheme, names))
         weight_map = _read_index(index)
@@ -103,7 +111,8 @@ def _layers(
     stored: Mapping[str, StoredTensor], scheme: Scheme | None, names: CheckpointNames | None
 ) -> Mapping[str, WeightTensor]:
     are_transposed = names is not None and names.experts_transposed
-    apart = with_experts_apart(stored, are_transposed=are_transposed)
+    named = stored if names is None else with_family_names(stored, names)
+    apart = with_experts_apart(named, are_transposed=are_transposed)
     return apart if scheme is None else scheme.tensors(apart)
 
 

@@ -17,7 +17,7 @@ from chairlift import _core
 from chairlift.choices import Dtype
 from chairlift.errors import ModelError
 from chairlift.kernels import cpu
-from chairlift.model.checkpoint import Checkpoint
+from chairlift.model.checkpoint import CHECKPOINT_FILES, Checkpoint
 from chairlift.model.families import FAMILIES, Family
 from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
@@ -69,6 +69,9 @@ class ModelConfig:
     """How the names of tensors begin that belong to parts of the checkpoint beside this model."""
     scheme: Scheme | None = None
     """How the checkpoint says that its layers are quantized; None for a GGUF file."""
+    has_head: bool = True
+    """Whether the checkpoint scores the vocabulary. One that does not gives vectors, and no text;
+    the spec says then that its head is tied, since the token of a vector is not looked at."""
     transformers_bytes: int | None = None
     """Of the weights, where `transformers` computes the layers; None where our own code does."""
 
@@ -106,9 +109,13 @@ class ModelConfig:
         scheme = Scheme.read(fields)
         generation, eos_token_ids = read_generation(model, fields)
         spec = _read_spec(family, fields, fields.path)
+        has_head = spec.bidirectional or _has_head(model, fields, spec, family.names)
+        if not has_head:
+            spec = replace(spec, head=replace(spec.head, is_tied=True))
         return cls(
             architecture=name,
             spec=spec,
+            has_head=has_head,
             names=family.names,
             dtype=_compute_dtype(fields, dtype),
             max_model_len=fields.integer("max_position_embeddings"),
@@ -126,19 +133,22 @@ def read_generation(folder: Path, fields: Fields) -> tuple[GenerationDefaults, t
 
     Args:
         folder: Perhaps with generation_config.json.
-        fields: Of config.json, whose tokens hold where that file has none.
+        fields: Of config.json, whose end tokens count as well.
     """
     path = folder / "generation_config.json"
     own = Fields(path, optional_json(path))
+    top_k = own.optional_integer("top_k", least=-1)
     defaults = GenerationDefaults(
         temperature=own.optional_number("temperature"),
-        top_k=own.optional_integer("top_k", least=0),
+        # -1 is off, as vLLM has it; 0 is so here.
+        top_k=None if top_k is None else max(0, top_k),
         top_p=own.optional_number("top_p", positive=True, most=1.0),
         min_p=own.optional_number("min_p", most=1.0),
         repetition_penalty=own.optional_number("repetition_penalty", positive=True),
         typical_p=own.optional_number("typical_p", positive=True, most=1.0),
     )
-    return defaults, own.token_ids("eos_token_id") or fields.token_ids("eos_token_id")
+    ends = (*own.token_ids(_ENDS), *fields.token_ids(_ENDS))
+    return defaults, tuple(dict.fromkeys(ends))
 
 
 def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
@@ -207,6 +217,8 @@ def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Famil
     fields = Fields(path, read_json(path))
     names = fields.values.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
+    if isinstance(name, str) and name not in families:
+        name = _with_head(name, families)
     family = families.get(name) if isinstance(name, str) else None
     if "auto_map" in fields.values and (family is None or not family.ignores_code):
         message = f"{path}: auto_map asks for code of the checkpoint to run, which is not supported"
@@ -221,8 +233,35 @@ def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Famil
         if not isinstance(text, dict):
             fields.fail(family.text, "an object")
         own = {key: value for key, value in text.items() if value is not None}
-        fields = Fields(path, {**fields.values, **own})
+        ends = [*Fields(path, own).token_ids(_ENDS), *fields.token_ids(_ENDS)]
+        fields = Fields(path, {**fields.values, **own, **({_ENDS: ends} if ends else {})})
+    if fields.values.get("is_causal") is False:
+        fields.fail("is_causal", "true of a decoder")
     return name, family, fields.with_defaults(family.defaults)
+
+
+def _with_head(name: str, families: Mapping[str, Family]) -> str:
+    """Return the family of a decoder that was saved without its head; others keep their name."""
+    for end in ("TextModel", "Model"):
+        if name.endswith(end) and (full := f"{name.removesuffix(end)}ForCausalLM") in families:
+            return full
+    return name
+
+
+def _has_head(folder: Path, fields: Fields, spec: ModelSpec, names: CheckpointNames) -> bool:
+    """Return whether a checkpoint has what scores the vocabulary."""
+    architectures = fields.values["architectures"]
+    only = architectures if isinstance(architectures, str) else architectures[0]
+    if only.endswith("Model"):
+        return False
+    has_files = any((folder / name).exists() for name in CHECKPOINT_FILES)
+    if spec.head.is_tied or not has_files:
+        return True
+    with ExitStack() as files:
+        tensors = Checkpoint.open(folder, files, None, names).tensors
+    # Quantized heads have other parts than a weight. A checkpoint without layers is no model.
+    is_whole = f"{names.embedding}.weight" in tensors
+    return not is_whole or any(name.startswith(f"{names.head}.") for name in tensors)
 
 
 def _block_types(
@@ -237,6 +276,7 @@ def _block_types(
 
 
 _SHOWN_FAMILIES = 4
+_ENDS = "eos_token_id"
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,

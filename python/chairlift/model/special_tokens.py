@@ -6,7 +6,7 @@ and the authors' own code did: here they hold at an end to which tokenizer.json 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 

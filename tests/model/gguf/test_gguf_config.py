@@ -232,6 +232,7 @@ UNSUPPORTED = {
     "rope.scaling.type": (STRING, "yarn"),
     "rope.scaling.attn_factor": (F32, 1.2),
     "attention.value_length": (U32, 32),
+    "pooling_type": (U32, 1),
 }
 
 
@@ -296,6 +297,7 @@ def test_llama_with_experts_is_a_mixtral(path):
         ("rope.scaling.factor", (F32, 1.0)),
         ("rope.scaling.factor", (F32, 0.0)),
         ("attention.sliding_window", (U32, 0)),
+        ("pooling_type", (U32, 3)),
     ],
 )
 def test_what_changes_nothing_is_accepted(path, key, content):

@@ -241,3 +241,15 @@ def test_an_id_outside_the_vocabulary_names_no_token(tmp_path):
         tmp_path / "m.gguf", pre="gpt-2", padding_token_id=10**6, **stored(byte_level("gpt-2"))
     )
     assert "pad_token" not in Tokenizer.load(path).special_tokens
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_an_end_token_follows_each_text_where_the_metadata_says_so(tmp_path, adds_bos):
+    values = stored(byte_level("qwen2"))
+    ends = {"add_bos_token": adds_bos, "bos_token_id": 5, "add_eos_token": True, "eos_token_id": 7}
+    tokenizer = Tokenizer.load(write(tmp_path / "m.gguf", pre="qwen2", **values | ends))
+    inner = tokenizer.encode("a chair", add_special_tokens=False)
+    expected = [*([5] if adds_bos else []), *inner, 7]
+    assert tokenizer.encode("a chair") == expected
+    ids, _ = tokenizer.encode_input("a chair", None, None, add_special_tokens=True)
+    assert ids == expected

@@ -53,6 +53,9 @@ def plan_draft(settings: EngineConfig, model: ModelConfig, num_blocks: int) -> D
     except ModelError as error:
         message = f"draft: {error}"
         raise ConfigError(message) from None
+    if not config.has_head:
+        message = f"draft: expected a model that generates text, got {folder}, which has no head"
+        raise ConfigError(message)
     if config.spec.has_state:
         message = f"draft: expected a model without recurrent states, got {folder}"
         raise ConfigError(message)

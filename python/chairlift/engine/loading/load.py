@@ -2,7 +2,7 @@
 
 import logging
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -24,11 +24,12 @@ from chairlift.engine.prepare.grammars import ConstraintPreparer
 from chairlift.engine.prepare.preparer import Preparer
 from chairlift.engine.prepare.stopping import RequestLimits
 from chairlift.engine.prepare.text_queue import TextLimits
-from chairlift.errors import ConfigError
+from chairlift.errors import ConfigError, ModelError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.machine import available_cores
 from chairlift.model.adapters.tables import AdapterTables
+from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
 from chairlift.model.encoders.memory import plan_encoder
@@ -103,6 +104,10 @@ def load_model(
     config = replace(config, max_model_len=max_model_len)
     place = choose_place(settings, config, accelerator)
     settings, backend = place.settings, place.backend
+    if not config.has_head and (place.accelerator is not None or settings.draft is not None):
+        what = "a draft model" if place.accelerator is None else "a GPU"
+        message = f"{folder}: no head scores the vocabulary: it gives vectors alone, without {what}"
+        raise ModelError(message)
     if place.accelerator is not None:
         # No kernel of a GPU reads the blocks of GGUF files: they are widened.
         config = replace(config, dtype=compute_dtype(settings, config), block_types={})
@@ -113,6 +118,7 @@ def load_model(
         place.accelerator.load(kernels, _log_kernels)
     plan = plan_at(place, config)
     tokenizer = Tokenizer.load(folder)
+    config = replace(config, eos_token_ids=end_token_ids(config, tokenizer))
     draft = plan_draft(settings, config, plan.num_blocks)
     if draft is not None:
         check_tokenizers(folder, tokenizer, draft.folder)
@@ -136,6 +142,12 @@ def load_model(
         draft=None if draft is None else load_model(draft.folder, draft.settings, on_progress),
         draft_folder=None if draft is None else draft.folder,
     )
+
+
+def end_token_ids(config: ModelConfig | EncoderConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that end an answer: all that a file of the model names and it can draw."""
+    named = dict.fromkeys((*config.eos_token_ids, *tokenizer.eos_token_ids))
+    return tuple(token for token in named if token < config.spec.vocab_size)
 
 
 def _new_states(
@@ -180,9 +192,15 @@ def load_config(model: Path, settings: EngineConfig) -> ModelConfig | EncoderCon
     """
     if settings.model_impl is ModelImpl.TRANSFORMERS:
         return load_generic_config(model, settings.dtype)
-    if is_encoder(model):
-        return load_encoder_config(model, settings.dtype)
-    return ModelConfig.load(model, settings.dtype)
+    config = (
+        load_encoder_config(model, settings.dtype)
+        if is_encoder(model)
+        else ModelConfig.load(model, settings.dtype)
+    )
+    with ExitStack() as files:
+        # Whether each file is there and whole is known before memory is planned.
+        Checkpoint.open(model, files)
+    return config
 
 
 def new_host_pool(
@@ -300,7 +318,7 @@ def new_preparer(
             max_model_len=loaded.max_model_len,
             max_context_len=scheduler.max_context_len,
         ),
-        eos_token_ids=loaded.config.eos_token_ids or loaded.tokenizer.eos_token_ids,
+        eos_token_ids=end_token_ids(loaded.config, loaded.tokenizer),
         max_answers=scheduler.max_answers,
         has_scores=loaded.place.accelerator is None,
         pooling=loaded.pooling,

@@ -31,5 +31,5 @@ def decoder_abilities(folder: Path, config: ModelConfig, max_model_len: int) -> 
         max_length=longest,
         prompts=() if sentence is None else tuple(sentence.prompts.items()),
         default_prompt=None if sentence is None else sentence.default_prompt,
-        generates=True,
+        generates=config.has_head,
     )

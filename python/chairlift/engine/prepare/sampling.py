@@ -60,14 +60,15 @@ class SamplingPreparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        top_k = checks.integer(self._value(asked, "top_k", 0), "sampling.top_k", 0, _MAX_UINT32)
+        top_k = checks.integer(self._value(asked, "top_k", 0), "sampling.top_k", -1, _MAX_UINT32)
         seed = secrets.randbits(64) if asked.seed is None else asked.seed
         return SamplingParameters(
             temperature=self._real(
                 asked, "temperature", 1.0, 0.0, _MAX_FLOAT32, "a finite number, at least 0"
             ),
             # Beyond the vocabulary top_k changes nothing, and the kernel's int32 holds the rest.
-            top_k=min(top_k, self._vocab_size),
+            # -1 is off, as 0 is.
+            top_k=max(0, min(top_k, self._vocab_size)),
             top_p=self._share(asked, "top_p"),
             min_p=self._real(asked, "min_p", 0.0, 0.0, 1.0, "a number from 0 to 1"),
             seed=checks.integer(seed, "sampling.seed", 0, 2**64 - 1),

@@ -170,4 +170,5 @@ ERNIE_MOE = Family(
         "moe_norm_min": 1e-12,
         "tie_word_embeddings": True,
     },
+    ignores_code=True,
 )

@@ -31,4 +31,5 @@ PHI3 = Family(
     _spec,
     replace(LLAMA_NAMES, qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
     defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+    ignores_code=True,
 )

@@ -145,6 +145,10 @@ _READ: Final = {
 """Those of them that are read, by architecture."""
 
 
+_POOLINGS = (0, 3)
+"""Of a text's vectors: none, and that of the last token."""
+
+
 def read_config(header: GgufHeader) -> tuple[str, Fields]:
     """Return the architecture and the fields of config.json that the metadata stands for.
 
@@ -252,6 +256,9 @@ def _refuse_unsupported(own: Metadata) -> None:
     key = f"{kind}.attention.causal"
     if key in fields.values and not fields.flag(key):
         fields.fail(key, "true")
+    key = f"{kind}.pooling_type"
+    if fields.optional_integer(key, least=0) not in {None, *_POOLINGS}:
+        fields.fail(key, "0 or 3: a decoder's vector is that of the last token")
 
 
 def _has_experts(own: Metadata) -> bool:
