@@ -225,7 +225,7 @@ def test_generation_config_gives_sampling_defaults_and_end_tokens(load):
     generation = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [5, 6]}
     config = load(eos_token_id=7, generation=generation)
     assert config.generation == GenerationDefaults(temperature=0.6, top_k=20, top_p=0.95)
-    assert config.eos_token_ids == (5, 6)
+    assert config.eos_token_ids == (5, 6, 7)
 
 
 @pytest.mark.parametrize(

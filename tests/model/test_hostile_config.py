@@ -104,7 +104,7 @@ def test_a_value_that_cannot_be_computed_with_is_named(tmp_path, case):
         ("temperature", 10**400),
         ("temperature", float("nan")),
         ("top_k", 10**400),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_p", 1.5),
         ("top_p", 0),
         ("min_p", 2),

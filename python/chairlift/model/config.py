@@ -18,7 +18,7 @@ from chairlift.choices import Dtype
 from chairlift.errors import ModelError
 from chairlift.kernels import cpu
 from chairlift.model.checkpoint import CHECKPOINT_FILES, Checkpoint
-from chairlift.model.families import FAMILIES, Family
+from chairlift.model.families import BIDIRECTIONAL, FAMILIES, Family
 from chairlift.model.fields import Fields, optional_json, read_json
 from chairlift.model.folder import is_gguf
 from chairlift.model.gguf.config import ignored_tensors, read_config, read_divisors
@@ -217,7 +217,7 @@ def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Famil
     fields = Fields(path, read_json(path))
     names = fields.values.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
-    if isinstance(name, str) and name not in families:
+    if isinstance(name, str) and name not in families and name not in BIDIRECTIONAL:
         name = _with_head(name, families)
     family = families.get(name) if isinstance(name, str) else None
     if "auto_map" in fields.values and (family is None or not family.ignores_code):
