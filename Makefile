@@ -202,7 +202,7 @@ fuzz: prerequisites ## Operations and requests from random bytes (FUZZ_SECONDS=6
 	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$(or $(FUZZ_SECONDS),600)000 cargo test --release --locked --package chairlift-simulator --test fuzz
 
 .PHONY: slow
-slow: setup ## The long form of quick Python tests: 100,000 random token sequences for every tokenizer family
+slow: setup ## The long form of quick Python tests: 100,000 random token sequences for every tokenizer family, 400 random configurations of every model family
 	@$(BIN)/python -m pytest -m slow
 
 .PHONY: chaos

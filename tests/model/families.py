@@ -61,6 +61,8 @@ def save(model: PreTrainedModel, folder: Path) -> None:
             tensors |= {name.replace("conv1d", f"{p}_conv1d"): own.clone() for p, own in parts}
         else:
             tensors[name] = tensor
+    if config.tie_word_embeddings:
+        del tensors["lm_head.weight"]
     save_file(tensors, folder / "model.safetensors")
 
 

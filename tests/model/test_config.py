@@ -302,9 +302,9 @@ UNSUPPORTED = {
         {"rope_scaling": {"rope_type": "dynamic", "factor": 4}},
         'rope_type: .*got "dynamic"',
     ),
-    "yarn without its length": (
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4}},
-        "original_max_position_embeddings: .*got nothing",
+    "yarn without a factor": (
+        {"rope_scaling": {"rope_type": "yarn"}},
+        "rope_scaling.factor: .*got nothing",
     ),
     "longrope without divisors": (
         {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},

@@ -64,6 +64,10 @@ def test_windows_of_vision_are_those_of_no_text(load):
     ("changes", "message"),
     [
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention: expected null or"),
+        (
+            {"rope_scaling": {"rope_type": "linear"}},
+            "rope_scaling: expected rope_parameters in its place",
+        ),
         ({"num_kv_shared_layers": 5}, "num_kv_shared_layers: expected fewer"),
         ({"num_kv_shared_layers": 7}, "num_kv_shared_layers: expected fewer"),
         ({"vocab_size_per_layer_input": 130}, "vocab_size_per_layer_input: expected at least"),
@@ -81,17 +85,25 @@ def test_windows_of_vision_are_those_of_no_text(load):
         (
             {
                 "rope_parameters": {
-                    SLIDING: {"rope_type": "default", "partial_rotary_factor": 0.5},
-                    FULL: {"rope_type": "default"},
+                    SLIDING: {
+                        "rope_type": "default",
+                        "rope_theta": 1e4,
+                        "partial_rotary_factor": 0.5,
+                    },
+                    FULL: {"rope_type": "default", "rope_theta": 1e4},
                 }
             },
-            "rope_parameters: expected no partial_rotary_factor without a proportional rope_type",
+            "partial_rotary_factor: expected 1 for this architecture, or a proportional rope_type",
         ),
         (
             {
                 "rope_parameters": {
-                    SLIDING: {"rope_type": "default"},
-                    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.03},
+                    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+                    FULL: {
+                        "rope_type": "proportional",
+                        "rope_theta": 1e4,
+                        "partial_rotary_factor": 0.03,
+                    },
                 }
             },
             "partial_rotary_factor: expected a share of 32 with a pair, got 0.03",

@@ -7,6 +7,9 @@ from chairlift.model.families.granite import MAMBA_DEFAULTS, MAMBA_NAMES, mamba
 from chairlift.model.fields import Fields
 from chairlift.model.spec import LayerSpec, ModelSpec
 
+_SHARE = 0.5
+"""The part of a head that `transformers` rotates, whatever the field beside `rope_parameters`."""
+
 
 def _bamba(fields: Fields) -> ModelSpec:
     num_layers, chosen = fields.integer("num_hidden_layers"), fields.values["attn_layer_indices"]
@@ -15,7 +18,11 @@ def _bamba(fields: Fields) -> ModelSpec:
         fields.fail("attn_layer_indices", f"a list with numbers of the {num_layers} layers")
     bias, norm = fields.flag("attention_bias"), rms_norm(fields)
     feed_forward = mlp(fields, bias=fields.flag("mlp_bias"))
-    attended = LayerSpec(attention(fields, qkv_bias=bias, out_bias=bias), feed_forward, norm)
+    if fields.values.get("partial_rotary_factor") not in (None, _SHARE):
+        fields.fail("partial_rotary_factor", f"{_SHARE}, or one in rope_parameters")
+    fields = Fields(fields.path, {**fields.values, "partial_rotary_factor": _SHARE})
+    own = attention(fields, qkv_bias=bias, out_bias=bias, partial=True)
+    attended = LayerSpec(own, feed_forward, norm)
     recurrent = attended.with_state(mamba(fields))
     chosen = {*chosen}
     layers = [attended if number in chosen else recurrent for number in range(num_layers)]
@@ -35,7 +42,6 @@ BAMBA = Family(
     defaults={
         **MAMBA_DEFAULTS,
         "num_key_value_heads": 8,
-        "partial_rotary_factor": 0.5,
         "rms_norm_eps": 1e-5,
         "attn_layer_indices": None,
     },

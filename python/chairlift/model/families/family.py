@@ -48,8 +48,13 @@ LLAMA_NAMES = CheckpointNames(
 
 _ACTIVATIONS = {
     "silu": "silu",
+    "swish": "silu",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu2": "relu2",
 }
@@ -66,6 +71,11 @@ def decoder(
     logits_soft_cap: float | None = None,
 ) -> ModelSpec:
     """Build the spec of a decoder with these layers."""
+    # `transformers` reads both for every architecture.
+    if fields.values.get("is_causal") is False:
+        fields.fail("is_causal", "true")
+    if fields.values.get("per_layer_config"):
+        fields.fail("per_layer_config", "null for this architecture")
     vocab_size, hidden = fields.integer("vocab_size"), fields.integer("hidden_size")
     return ModelSpec(
         embedding=Embedding(vocab_size, hidden, embedding_multiplier),
@@ -123,6 +133,12 @@ def activation(fields: Fields, key: str = "hidden_act") -> str:
     return _ACTIVATIONS[fields.choice(key, _ACTIVATIONS, default="silu")]
 
 
+def expect_silu(fields: Fields, key: str = "hidden_act") -> None:
+    """Refuse another activation, where no field says it in `transformers` or in the kernels."""
+    if activation(fields, key) != "silu":
+        fields.fail(key, "silu")
+
+
 def attention(
     fields: Fields,
     *,
@@ -130,6 +146,8 @@ def attention(
     qkv_bias: bool = False,
     out_bias: bool = False,
     kind: str | None = None,
+    theta: float | None = None,
+    partial: bool = False,
 ) -> Attention:
     """Read the attention of a layer that sees all tokens.
 
@@ -139,6 +157,8 @@ def attention(
         qkv_bias: Whether query, key and value have biases.
         out_bias: Whether the output has one.
         kind: Of the layer, as in `layer_types`, where kinds have different position embeddings.
+        theta: As in `rope`.
+        partial: As in `rope`.
     """
     num_heads = fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", default=num_heads)
@@ -152,7 +172,7 @@ def attention(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rope=rope(fields, head_dim, kind),
+        rope=rope(fields, head_dim, kind=kind, theta=theta, partial=partial),
         qk_norm=qk_norm,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
@@ -202,9 +222,17 @@ def layer_kinds(fields: Fields, default: Sequence[str]) -> list[str]:
     return kinds
 
 
-def kinds_by_pattern(fields: Fields, default: int) -> list[str]:
-    """Read the kind of each layer: by default every n-th one sees all tokens."""
+def kinds_by_pattern(fields: Fields, default: int, *, fixed: bool = False) -> list[str]:
+    """Read the kind of each layer: by default every n-th one sees all tokens.
+
+    Args:
+        fields: Of config.json.
+        default: That n, unless `sliding_window_pattern` says another one.
+        fixed: `transformers` does not read that field.
+    """
     pattern = fields.integer("sliding_window_pattern", default=default)
+    if fixed and pattern != default and fields.values.get("layer_types") is None:
+        fields.fail("sliding_window_pattern", f"{default}, or layer_types")
     num_layers = fields.integer("num_hidden_layers")
     given = [FULL if (layer + 1) % pattern == 0 else SLIDING for layer in range(num_layers)]
     return layer_kinds(fields, given)

@@ -18,7 +18,6 @@ from chairlift.model.families.family import (
     rms_norm,
     windows_by_kind,
 )
-from chairlift.model.families.rope import rope
 from chairlift.model.fields import Fields
 from chairlift.model.layer_parts import Attention
 from chairlift.model.spec import LayerSpec, ModelSpec
@@ -40,6 +39,9 @@ _DEFAULTS = {
 # Gemma 3 of old files: `rope_theta` is that of the layers that see all tokens.
 _THETA, _LOCAL_THETA = 1_000_000.0, 10_000.0
 
+_PATTERN_OF_2 = 2
+"""Every other layer of Gemma 2 sees all tokens, whatever a field says."""
+
 
 def _model(
     fields: Fields, by_kind: dict[str, Attention], pattern: int, logits_soft_cap: float | None
@@ -47,7 +49,7 @@ def _model(
     if fields.values.get("use_bidirectional_attention"):
         fields.fail("use_bidirectional_attention", "false")
     norm = rms_norm(fields, plus_one=norms_less_one(fields))
-    kinds = kinds_by_pattern(fields, pattern)
+    kinds = kinds_by_pattern(fields, pattern, fixed=pattern == _PATTERN_OF_2)
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
     feed_forward = mlp(fields, key="hidden_activation")
     layers = [
@@ -79,7 +81,7 @@ def _gemma2(fields: Fields) -> ModelSpec:
         soft_cap=fields.optional_number("attn_logit_softcapping", positive=True),
     )
     cap = fields.optional_number("final_logit_softcapping", positive=True)
-    return _model(fields, {FULL: every, SLIDING: every}, 2, cap)
+    return _model(fields, {FULL: every, SLIDING: every}, _PATTERN_OF_2, cap)
 
 
 def _gemma3(fields: Fields) -> ModelSpec:
@@ -87,12 +89,13 @@ def _gemma3(fields: Fields) -> ModelSpec:
         fields.fail("attn_logit_softcapping", "null")
     bias = fields.flag("attention_bias")
     norm = rms_norm(fields, plus_one=norms_less_one(fields))
-    every = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=FULL)
-    theta = fields.number("rope_theta", default=_THETA, positive=True)
-    local = fields.number("rope_local_base_freq", default=_LOCAL_THETA, positive=True)
+    thetas = {
+        FULL: fields.number("rope_theta", default=_THETA, positive=True),
+        SLIDING: fields.number("rope_local_base_freq", default=_LOCAL_THETA, positive=True),
+    }
     by_kind = {
-        FULL: replace(every, rope=rope(fields, every.head_dim, FULL, theta)),
-        SLIDING: replace(every, rope=rope(fields, every.head_dim, SLIDING, local)),
+        kind: attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=kind, theta=theta)
+        for kind, theta in thetas.items()
     }
     cap = fields.optional_number("final_logit_softcapping", positive=True)
     return _model(fields, by_kind, 6, cap)
@@ -103,7 +106,11 @@ def _embedding_gemma(fields: Fields) -> ModelSpec:
         fields.fail("use_bidirectional_attention", "true in a model without a head")
     # The window is halved on each side, as `transformers` reads it.
     window = fields.integer("sliding_window") // 2 + 1
-    changes = {"use_bidirectional_attention": False, "sliding_window": window}
+    changes = {
+        "use_bidirectional_attention": False,
+        "is_causal": None,
+        "sliding_window": window,
+    }
     return replace(_gemma3(Fields(fields.path, {**fields.values, **changes})), bidirectional=True)
 
 

@@ -35,8 +35,10 @@ def _gemma4(fields: Fields) -> ModelSpec:
     if fields.values.get("use_bidirectional_attention") not in (None, "vision"):
         # Of images alone, where it is "vision".
         fields.fail("use_bidirectional_attention", "null or vision")
+    if fields.values.get("rope_scaling") is not None:
+        fields.fail("rope_scaling", "rope_parameters in its place")
     # The last layer sees all tokens, whatever its kind is said to be.
-    kinds = [*kinds_by_pattern(fields, 6)[:-1], FULL]
+    kinds = [*kinds_by_pattern(fields, 6, fixed=True)[:-1], FULL]
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
     own_heads = _heads(fields, kinds)
     norm, dense, kv_of = rms_norm(fields), mlp(fields, key=_HIDDEN_ACT), _kv_of(fields, kinds)
@@ -53,7 +55,7 @@ def _gemma4(fields: Fields) -> ModelSpec:
         for heads, kind, window, source in zip(own_heads, kinds, windows, kv_of, strict=True)
     ]
     spec = decoder(
-        fields,
+        Fields(fields.path, {**fields.values, "per_layer_config": None}),
         layers,
         embedding_multiplier=fields.integer("hidden_size") ** 0.5,
         logits_soft_cap=fields.optional_number("final_logit_softcapping", positive=True),
@@ -84,9 +86,6 @@ def _attention(
     bias = fields.flag("attention_bias")
     own = Fields(fields.path, {**fields.values, **heads}, fields.prefix, fields.keys)
     read = attention(own, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=kind)
-    if read.rope is not None and read.rope.rotary_dim is not None:
-        # `transformers` rotates all of a head then.
-        own.fail("rope_parameters", "no partial_rotary_factor without a proportional rope_type")
     return replace(
         read,
         multiplier=1.0,

@@ -7,6 +7,7 @@ from chairlift.model.families.family import (
     Family,
     attention,
     decoder,
+    expect_silu,
     experts,
     kinds_by_pattern,
     rms_norm,
@@ -15,10 +16,21 @@ from chairlift.model.families.family import (
 from chairlift.model.fields import Fields
 from chairlift.model.spec import LayerSpec, ModelSpec
 
+_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""Of `transformers`, where there is none."""
+
 
 def _gpt_oss(fields: Fields) -> ModelSpec:
-    if fields.values.get("hidden_act", "silu") != "silu":
-        fields.fail("hidden_act", "silu")
+    if fields.values.get("rope_parameters") is None:
+        fields = Fields(fields.path, {**fields.values, "rope_parameters": _ROPE}, keys=fields.keys)
+    expect_silu(fields)
     bias = fields.flag("attention_bias")
     sparse = replace(
         experts(fields, "softmax_of_chosen", num="num_local_experts", width="intermediate_size"),
@@ -29,7 +41,7 @@ def _gpt_oss(fields: Fields) -> ModelSpec:
     )
     own = replace(attention(fields, qkv_bias=bias, out_bias=bias), has_sinks=True)
     layer = LayerSpec(own, sparse, rms_norm(fields))
-    kinds = kinds_by_pattern(fields, 2)
+    kinds = kinds_by_pattern(fields, 2, fixed=True)
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
     return decoder(fields, [layer.with_window(window) for window in windows])
 
@@ -54,14 +66,6 @@ GPT_OSS = Family(
         "num_local_experts": 128,
         "rms_norm_eps": 1e-5,
         "rope_theta": 150_000.0,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "factor": 32.0,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "truncate": False,
-            "original_max_position_embeddings": 4096,
-        },
         "sliding_window": 128,
         "swiglu_alpha": 1.702,
         "swiglu_limit": 7.0,

@@ -9,6 +9,7 @@ from chairlift.model.families.family import (
     activation,
     attention,
     decoder,
+    expect_silu,
     experts,
     mlp,
     rms_norm,
@@ -29,7 +30,9 @@ DEFAULTS = {
 def granite_layer(fields: Fields) -> LayerSpec:
     """Read a layer with its multipliers."""
     bias, multiplier = fields.flag("attention_bias"), fields.number("residual_multiplier")
-    own = attention(fields, qkv_bias=bias, out_bias=bias)
+    # A GGUF file of this architecture may be that of a Bamba.
+    partial = fields.flag("rotates_a_part")
+    own = attention(fields, qkv_bias=bias, out_bias=bias, partial=partial)
     return LayerSpec(
         replace(own, multiplier=fields.number("attention_multiplier", positive=True)),
         mlp(fields, bias=fields.flag("mlp_bias")),
@@ -108,8 +111,7 @@ def mamba(fields: Fields) -> Mamba2:
         fields.fail("mamba_n_groups", f"a divisor of {num_heads}")
     if fields.values.get("mamba_d_head") not in (None, "auto", inner // num_heads):
         fields.fail("mamba_d_head", f"{inner // num_heads}, as the other sizes have it")
-    if fields.values.get("hidden_act", "silu") != "silu":
-        fields.fail("hidden_act", "silu")
+    expect_silu(fields)
     check_time_step_limit(fields)
     return Mamba2(
         num_heads=num_heads,

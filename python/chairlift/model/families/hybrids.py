@@ -10,6 +10,7 @@ from chairlift.model.families.family import (
     activation,
     attention,
     decoder,
+    expect_silu,
     experts,
     mlp,
     norms_less_one,
@@ -72,6 +73,7 @@ def _lfm2_moe(fields: Fields) -> ModelSpec:
 def _lfm2_decoder(
     fields: Fields, kinds: Sequence[str], feed_forwards: Sequence[Mlp | Experts]
 ) -> ModelSpec:
+    expect_silu(fields)
     norm = RmsNorm(fields.number("norm_eps"))
     conv = ShortConv(
         fields.integer("hidden_size"),
@@ -132,7 +134,7 @@ def _qwen_experts(fields: Fields) -> Experts:
 def _qwen_hybrid(fields: Fields, feed_forwards: Sequence[Mlp | Experts]) -> ModelSpec:
     norm = rms_norm(fields, plus_one=norms_less_one(fields))
     bias, interval = fields.flag("attention_bias"), fields.integer("full_attention_interval")
-    own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias)
+    own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, partial=True)
     num_layers = fields.integer("num_hidden_layers")
     default = [FULL if (layer + 1) % interval == 0 else LINEAR for layer in range(num_layers)]
     attended = LayerSpec(replace(own, has_gate=True), None, norm)
@@ -147,8 +149,7 @@ def _qwen_hybrid(fields: Fields, feed_forwards: Sequence[Mlp | Experts]) -> Mode
 
 def delta(fields: Fields) -> GatedDelta:
     """Read the sizes of the gated delta rule."""
-    if fields.values.get("hidden_act", "silu") != "silu":
-        fields.fail("hidden_act", "silu")
+    expect_silu(fields)
     num_keys = fields.integer("linear_num_key_heads")
     num_values = fields.integer("linear_num_value_heads")
     if num_values % num_keys:

@@ -16,8 +16,21 @@ from chairlift.model.families.rope import position_scale
 from chairlift.model.fields import Fields
 from chairlift.model.spec import LayerSpec, ModelSpec
 
+_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1_000_000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16_384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+"""Of `transformers`, where there is none."""
+
 
 def _spec(fields: Fields) -> ModelSpec:
+    if fields.values.get("rope_parameters") is None:
+        fields = Fields(fields.path, {**fields.values, "rope_parameters": _ROPE})
     if fields.values.get("layer_types") is not None:
         fields.fail("layer_types", "absent for this architecture")
     own = replace(attention(fields), position_scale=position_scale(fields))

@@ -11,6 +11,7 @@ from chairlift.model.families.family import (
     Family,
     attention,
     decoder,
+    expect_silu,
     experts,
     mlp,
 )
@@ -29,12 +30,21 @@ _NAMES = {
 }
 """Of published checkpoints, and of `transformers`."""
 _ACTIVATION = "mlp_hidden_act"
+_ALIASES = {
+    "mamba_n_groups": "n_groups",
+    "mamba_d_conv": "conv_kernel",
+    "mamba_conv_bias": "use_conv_bias",
+}
+"""Other names of fields, which count first."""
 
 
 def _kinds(fields: Fields) -> list[str]:
     """Read the block of each layer, from a list of names or a text with a letter for each."""
-    key, table = "layers_block_type", _NAMES
+    key, table = "layer_types", _NAMES
     names = fields.values.get(key)
+    if names is None:
+        key = "layers_block_type"
+        names = fields.values.get(key)
     if names is None:
         key, table = "hybrid_override_pattern", _LETTERS
         pattern = fields.values.get(key)
@@ -52,8 +62,7 @@ def _mamba(fields: Fields, norm: RmsNorm) -> Mamba2:
     num_heads, num_groups = fields.integer("mamba_num_heads"), fields.integer("n_groups")
     if num_heads % num_groups:
         fields.fail("n_groups", f"a divisor of {num_heads}")
-    if fields.values.get("mamba_hidden_act", "silu") != "silu":
-        fields.fail("mamba_hidden_act", "silu")
+    expect_silu(fields, "mamba_hidden_act")
     check_time_step_limit(fields)
     return Mamba2(
         num_heads=num_heads,
@@ -84,6 +93,8 @@ def _experts(fields: Fields) -> Experts:
 
 
 def _nemotron_h(fields: Fields) -> ModelSpec:
+    names = {new: fields.values[old] for old, new in _ALIASES.items() if old in fields.values}
+    fields = Fields(fields.path, {**fields.values, **names}, fields.prefix, fields.keys)
     for name in ("sliding_window", "residual_in_fp32"):
         if fields.values.get(name):
             fields.fail(name, "null or false")

@@ -29,9 +29,16 @@ _NAMES = replace(
 )
 
 
+_THETA = 500_000.0
+"""Of OLMo 3, where no field names another."""
+
+
 def _layer(fields: Fields, kind: str | None = None) -> LayerSpec:
     bias, norm = fields.flag("attention_bias"), rms_norm(fields)
-    own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=kind)
+    theta = None if kind is None else fields.number("rope_theta", default=_THETA)
+    if kind == SLIDING and theta != _THETA:
+        theta = None  # versions of `transformers` differ in whether it holds for these layers
+    own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=kind, theta=theta)
     own = replace(own, norms_all_heads=True)
     return LayerSpec(own, mlp(fields), norm, norm_before=False, norm_after=True)
 
@@ -41,9 +48,9 @@ def _olmo2(fields: Fields) -> ModelSpec:
 
 
 def _olmo3(fields: Fields) -> ModelSpec:
-    kinds = kinds_by_pattern(fields, 4)
+    kinds = kinds_by_pattern(fields, 4, fixed=True)
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
-    by_kind = {kind: _layer(fields, kind) for kind in (FULL, SLIDING)}
+    by_kind = {kind: _layer(fields, kind) for kind in {*kinds}}
     layers = [
         by_kind[kind].with_window(window) for kind, window in zip(kinds, windows, strict=True)
     ]
@@ -93,7 +100,7 @@ OLMO2 = Family(_olmo2, _NAMES, defaults={"rms_norm_eps": 1e-5})
 OLMO3 = Family(
     _olmo3,
     _NAMES,
-    defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 500_000.0},
+    defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
 )
 OLMO_HYBRID = Family(
     _olmo_hybrid,

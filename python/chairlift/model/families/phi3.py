@@ -17,15 +17,28 @@ from chairlift.model.spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:
-    scaling = fields.values.get("rope_scaling")
-    if isinstance(scaling, dict) and scaling.get("type") == "yarn":
-        # The name of LongRoPE in the first files.
-        values = {**fields.values, "rope_scaling": {**scaling, "type": "longrope"}}
-        fields = Fields(fields.path, values)
+    fields = _with_names(fields)
     window = effective_window(fields, fields.optional_integer("sliding_window"))
-    layer = LayerSpec(attention(fields), mlp(fields), rms_norm(fields))
+    layer = LayerSpec(attention(fields, partial=True), mlp(fields), rms_norm(fields))
     return decoder(fields, with_windows(layer, [window] * fields.integer("num_hidden_layers")))
 
+
+def _with_names(fields: Fields) -> Fields:
+    """Return fields with one name of LongRoPE, which has others in the first files."""
+    changes = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        values = fields.values.get(name)
+        if not isinstance(values, dict):
+            continue
+        key = "rope_type" if "rope_type" in values else "type"
+        if values.get(key) in _LONG_ROPE:
+            changes[name] = {**values, "rope_type": "longrope"}
+        elif values.get(key) not in (None, "default", "longrope"):
+            Fields(fields.path, values, f"{name}.", fields.keys).fail(key, "default or longrope")
+    return Fields(fields.path, {**fields.values, **changes}, fields.prefix, fields.keys)
+
+
+_LONG_ROPE = "su", "yarn"
 
 PHI3 = Family(
     _spec,

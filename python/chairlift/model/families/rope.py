@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from chairlift.model.fields import Fields, either
 from chairlift.model.rope import (
@@ -16,10 +17,17 @@ from chairlift.model.rope import (
 )
 
 _TYPES = {"default": 0, "linear": 0, "llama3": 0, "yarn": 0, "longrope": 0, "proportional": 0}
+_WITH_ORIGINAL_LENGTH = frozenset(("llama3", "yarn", "longrope"))
+_ORIGINAL_LENGTH = "original_max_position_embeddings"
 
 
 def rope(
-    fields: Fields, head_dim: int, kind: str | None = None, theta: float | None = None
+    fields: Fields,
+    head_dim: int,
+    *,
+    kind: str | None = None,
+    theta: float | None = None,
+    partial: bool = False,
 ) -> Rope:
     """Read the position embedding of a layer.
 
@@ -27,13 +35,22 @@ def rope(
         fields: Of config.json.
         head_dim: Of the layer.
         kind: Of the layer, where kinds have different position embeddings.
-        theta: Where the field with the scaling names none; None takes `rope_theta`.
+        theta: Where the fields of that kind name none; None takes `rope_theta`.
+        partial: The model rotates the part of a head that `partial_rotary_factor` says.
     """
-    values = _rope_fields(fields, kind, theta)
+    if kind is None:
+        values = _rope_fields(fields)
+    else:
+        values = _fields_of_kind(fields, kind, theta)
+        # What is beside the objects of the kinds does not count.
+        fields = Fields(fields.path, {**fields.values, _ORIGINAL_LENGTH: None})
     share = values.number("partial_rotary_factor", default=1.0, positive=True)
     if values.values["rope_type"] == "proportional":
         return _proportional(values, head_dim, share)
     rotary_dim = int(head_dim * share)
+    if share != 1.0 and not partial:
+        # `transformers` ignores it, or fails.
+        values.fail("partial_rotary_factor", "1 for this architecture, or a proportional rope_type")
     if share != 1.0 and (share > 1.0 or rotary_dim < 2 or rotary_dim % 2):
         values.fail("partial_rotary_factor", f"an even share of {head_dim}")
     return Rope(
@@ -53,27 +70,60 @@ def _proportional(values: Fields, head_dim: int, share: float) -> Rope:
 
 def position_scale(fields: Fields) -> PositionScale | None:
     """Read what queries are multiplied by (`llama_4_scaling_beta`), which is part of RoPE."""
-    values = _rope_fields(fields, None, None)
+    values = _rope_fields(fields)
     beta = values.optional_number("llama_4_scaling_beta")
     if not beta:
         return None
+    if values.values["rope_type"] in _WITH_ORIGINAL_LENGTH:
+        return PositionScale(beta, _original_length(fields, values))
     return PositionScale(beta, values.integer("original_max_position_embeddings"))
 
 
-def _rope_fields(fields: Fields, kind: str | None, theta: float | None) -> Fields:
+def _object(fields: Fields, name: str) -> dict[str, Any]:
+    """Read an object; null is an empty one."""
+    values = fields.values.get(name)
+    if values is not None and not isinstance(values, dict):
+        fields.fail(name, "an object")
+    return values or {}
+
+
+def _rope_fields(fields: Fields) -> Fields:
     """Collect the fields of RoPE: one object in new files, spread over several keys in old ones."""
     name = "rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters"
-    values = fields.values.get(name) or {}
-    if not isinstance(values, dict):
-        fields.fail(name, "an object")
-    if kind is not None and any(isinstance(value, dict) for value in values.values()):
-        name, values = f"{name}.{kind}", values.get(kind) or {}
-    elif kind == "sliding_attention" and name == "rope_scaling":
-        values = {}  # of an old file: it scales the layers that see all tokens
-    if not isinstance(values, dict) or any(isinstance(value, dict) for value in values.values()):
-        fields.fail(name.partition(".")[0], "an object that holds for all layers")
+    values = _object(fields, name)
+    if any(isinstance(value, dict) for value in values.values()):
+        fields.fail(name, "an object that holds for all layers")
+    theta = fields.values.get("rope_theta")
+    return _with_outer(fields, values, name, 10_000.0 if theta is None else theta)
+
+
+def _fields_of_kind(fields: Fields, kind: str, theta: float | None) -> Fields:
+    """Collect the fields of RoPE of a kind of layer.
+
+    An object for each kind is in `rope_parameters`; `rope_scaling` of old files changes that of the
+    layers that see all tokens.
+    """
+    name = "rope_parameters"
+    given, scaling = _object(fields, name), _object(fields, "rope_scaling")
+    if any(value is not None and not isinstance(value, dict) for value in given.values()):
+        fields.fail(name, "an object for each kind of layer, full_attention and sliding_attention")
+    values = given.get(kind)
+    if kind == "full_attention" and scaling:
+        if given and values is None:
+            fields.fail("rope_scaling", "nothing beside rope_parameters")
+        values = {"rope_type": "default", **(values or {}), **scaling}
+        if scaling.get("type") not in (None, values["rope_type"]):
+            Fields(fields.path, scaling, "rope_scaling.").fail("type", "rope_type in its place")
+    if (values or {}).get("truncate") is False:
+        # `transformers` does not read it there.
+        fields.fail(name, "no truncate of false in the object of a kind of layer")
+    return _with_outer(fields, values or {}, f"{name}.{kind}", theta)
+
+
+def _with_outer(fields: Fields, values: dict[str, Any], name: str, theta: float | None) -> Fields:
+    """Return fields of an object, with those beside it that it leaves out."""
     outer = {
-        "rope_theta": theta or fields.values.get("rope_theta") or 10_000.0,
+        "rope_theta": theta,
         "rope_type": values.get("type") or "default",
         "partial_rotary_factor": fields.values.get("partial_rotary_factor"),
     }
@@ -90,19 +140,17 @@ def _scaling(fields: Fields, values: Fields, rotary_dim: int) -> Scaling | None:
         case "llama3":
             return _llama3_scaling(fields, values)
         case "yarn":
-            return _yarn_scaling(values)
-        case "longrope" | "su":
+            return _yarn_scaling(fields, values)
+        case "longrope":
             return _long_rope_scaling(fields, values, rotary_dim)
         case _:
             values.fail("rope_type", either(_TYPES))
 
 
 def _original_length(fields: Fields, values: Fields) -> int:
-    return values.integer(
-        "original_max_position_embeddings",
-        default=fields.optional_integer("original_max_position_embeddings")
-        or fields.integer("max_position_embeddings"),
-    )
+    """Read the length before scaling: one beside the object of RoPE counts before the one in it."""
+    beside, inside = (own.optional_integer(_ORIGINAL_LENGTH) for own in (fields, values))
+    return beside or inside or fields.integer("max_position_embeddings")
 
 
 def _llama3_scaling(fields: Fields, values: Fields) -> Llama3Scaling:
@@ -118,7 +166,7 @@ def _llama3_scaling(fields: Fields, values: Fields) -> Llama3Scaling:
     )
 
 
-def _yarn_scaling(values: Fields) -> YarnScaling:
+def _yarn_scaling(fields: Fields, values: Fields) -> YarnScaling:
     factor = values.number("factor", positive=True)
     attention_factor = values.optional_number("attention_factor", positive=True)
     if attention_factor is None:
@@ -126,7 +174,7 @@ def _yarn_scaling(values: Fields) -> YarnScaling:
     truncate = values.flag("truncate") if "truncate" in values.values else True
     return YarnScaling(
         factor=factor,
-        original_max_position_embeddings=values.integer("original_max_position_embeddings"),
+        original_max_position_embeddings=_original_length(fields, values),
         attention_factor=attention_factor,
         beta_fast=values.number("beta_fast", default=32.0) or 32.0,
         beta_slow=values.number("beta_slow", default=1.0) or 1.0,

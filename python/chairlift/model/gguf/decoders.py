@@ -86,10 +86,12 @@ def _phi3(own: Metadata) -> Mapping[str, Any]:
         "rope_type": "longrope",
         "long_factor": long,
         "short_factor": short,
-        "original_max_position_embeddings": own.integer("rope.scaling.original_context_length"),
         "attention_factor": own.fields.optional_number("phi3.rope.scaling.attn_factor"),
     }
-    return {"rope_parameters": {**own.rope(), **scaling}}
+    return {
+        "rope_parameters": {**own.rope(), **scaling},
+        "original_max_position_embeddings": own.integer("rope.scaling.original_context_length"),
+    }
 
 
 def _numbers(own: Metadata, name: str) -> list[float]:

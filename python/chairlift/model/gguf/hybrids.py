@@ -90,6 +90,7 @@ def _granite(own: Metadata) -> Mapping[str, Any]:
         **_mamba(own),
         "layer_types": _kinds(own, _LINEAR),
         "position_embedding_type": "rope" if has_rope else "nope",
+        "rotates_a_part": True,
         "num_local_experts": num_experts,
         "shared_intermediate_size": shared or own.per_layer("feed_forward_length"),
         "attention_multiplier": size**-0.5,
