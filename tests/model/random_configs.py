@@ -222,8 +222,10 @@ LEGACY = {
     "cohere2": ("sliding_window_pattern",),
     "lfm2": ("tie_embedding", "block_ff_dim"),
     "lfm2_moe": ("tie_embedding",),
+    "ernie4_5_moe": ("num_experts", "num_experts_per_tok"),
+    "mixtral": ("num_experts",),
     "nemotron_h": ("mamba_n_groups", "mamba_d_conv", "mamba_conv_bias"),
-    "qwen3_moe": ("head_dim",),
+    "qwen3_moe": ("head_dim", "num_local_experts"),
     "gemma4_text": ("global_head_dim", "num_global_key_value_heads"),
     **dict.fromkeys(
         ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), ("full_attention_interval",)

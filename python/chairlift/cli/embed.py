@@ -119,7 +119,7 @@ def _write(
     from chairlift.types import Request
 
     num_texts = len(texts) if texts else sum(1 for _ in lines_of(path)) if path else 0
-    size = pooling.dimensions or engine.pooling.size
+    size = pooling.dimensions or engine.pooling.default_dimensions or engine.pooling.size
     part = output.with_name(f".{output.name}.{os.getpid()}.part")
     source = lines_of(path) if path else iter(texts or ())
     num_done = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 
 from chairlift import _core
 from chairlift.errors import ModelError, Reason, RequestError
@@ -246,6 +246,12 @@ class Tokenizer:
         whole = self._backend.post_process(first, pair, add_special_tokens)
         ids: list[int] = whole.ids
         return ids, len(ids) - sum(whole.type_ids)
+
+    def lower_case(self) -> None:
+        """Write each text in lower case, as `do_lower_case` of sentence-transformers asks."""
+        own = self._backend.normalizer
+        steps = [normalizers.Lowercase()] if own is None else [normalizers.Lowercase(), own]
+        self._backend.normalizer = normalizers.Sequence(steps)
 
     def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
         """Return the text of a conversation; its special tokens are those that the template writes.

@@ -5,7 +5,6 @@ An encoder needs no KV cache: its blocks are numbers without memory, so many tha
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -18,21 +17,15 @@ from chairlift.engine.loading.devices import Place
 from chairlift.engine.loading.loaded import LoadedModel, OnProgress
 from chairlift.engine.model_runner import RunnerShape
 from chairlift.engine.pooling.encoder_runner import EncoderRunner
+from chairlift.engine.pooling.layers import load_layers
 from chairlift.engine.pooling.pooled import PoolingAbilities
 from chairlift.errors import ConfigError, ModelError
-from chairlift.kernels import Linear
-from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.bidirectional import load_encoder_model
-from chairlift.model.encoders.sentence import (
-    POOLINGS,
-    DenseSpec,
-    SentenceConfig,
-    load_sentence_config,
-)
+from chairlift.model.encoders.modules import POOLINGS
+from chairlift.model.encoders.sentence import SentenceConfig, load_sentence_config
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.resident import trim_heap
-from chairlift.model.stored import Shape
 from chairlift.model.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -108,16 +101,19 @@ def load_encoder(
     settings = encoder_settings(settings)
     sentence = load_sentence_config(folder)
     longest = _longest(settings, config, sentence)
+    abilities = encoder_abilities(folder, config, sentence, longest)
     tokenizer = Tokenizer.load(folder, generates=False)
+    if sentence is not None and sentence.lower_case:
+        tokenizer.lower_case()
     if tokenizer.vocab_size > config.spec.vocab_size:
         message = f"{folder}: tokenizer.json has {tokenizer.vocab_size} tokens, config.json fewer"
         raise ModelError(message)
     encoder = load_encoder_model(folder, config, settings.quantize, on_progress)
-    dense = [_dense(spec) for spec in ([] if sentence is None else sentence.dense)]
+    layers = load_layers(() if sentence is None else sentence.layers)
     trim_heap()
 
     def new_runner(_: LoadedModel, shape: RunnerShape, clock: Callable[[], int]) -> EncoderRunner:
-        return EncoderRunner(encoder, shape, clock, dense)
+        return EncoderRunner(encoder, shape, clock, layers)
 
     blocks_per_row = -(-(longest + 1) // settings.block_size)
     return LoadedModel(
@@ -130,7 +126,7 @@ def load_encoder(
         max_model_len=longest + 1,
         place=Place(settings, CpuBackend(), None),
         runner_factory=new_runner,
-        pooling=encoder_abilities(config, sentence, longest),
+        pooling=abilities,
     )
 
 
@@ -147,19 +143,29 @@ def _longest(
 
 
 def encoder_abilities(
-    config: EncoderConfig | ModelConfig, sentence: SentenceConfig | None, longest: int
+    folder: Path,
+    config: EncoderConfig | ModelConfig,
+    sentence: SentenceConfig | None,
+    longest: int,
 ) -> PoolingAbilities:
-    """Return what an encoder gives: vectors, or scores if it has a classifier."""
+    """Return what an encoder gives: vectors, or scores if it has a classifier.
+
+    Raises:
+        ModelError: Modules behind the pooling do not fit each other.
+    """
     classifier, has_token_types = None, False
     if isinstance(config, EncoderConfig):
         classifier, has_token_types = config.spec.classifier, config.spec.num_token_types > 1
     size = config.spec.hidden_size
-    if sentence is not None and sentence.dense:
-        size = sentence.dense[-1].out_features
+    if sentence is not None:
+        size = sentence.vector_size(folder, size)
     return PoolingAbilities(
         size=size,
         poolings=POOLINGS if classifier is None else (),
-        default_pooling="mean" if sentence is None else sentence.pooling,
+        default_pooling="mean" if sentence is None else sentence.pooling.mode,
+        pools_prompt=sentence is None or sentence.pooling.include_prompt,
+        default_dimensions=None if sentence is None else sentence.dimensions,
+        similarity="cosine" if sentence is None else sentence.similarity,
         normalize=True if sentence is None else sentence.normalize,
         max_length=longest,
         prompts=() if sentence is None else tuple(sentence.prompts.items()),
@@ -168,17 +174,3 @@ def encoder_abilities(
         is_multi_label=classifier is not None and classifier.is_multi_label,
         has_token_types=has_token_types,
     )
-
-
-def _dense(spec: DenseSpec) -> tuple[Linear, str]:
-    """Load a layer behind the pooling, and return it with its activation."""
-    with ExitStack() as files:
-        checkpoint = Checkpoint.open(spec.folder, files)
-        shapes: dict[str, Shape] = {"linear.weight": (spec.out_features, spec.in_features)}
-        if spec.bias:
-            shapes["linear.bias"] = (spec.out_features,)
-        checkpoint.check(shapes)
-        tensors = {name: torch.empty(shape) for name, shape in shapes.items()}
-        for name, tensor in tensors.items():
-            checkpoint.tensors[name].read(tensor)
-    return Linear(tensors["linear.weight"], tensors.get("linear.bias")), spec.activation

@@ -15,10 +15,14 @@ def decoder_abilities(folder: Path, config: ModelConfig, max_model_len: int) -> 
         ModelError: The files of sentence-transformers ask for another pooling, or dense layers.
     """
     sentence = load_sentence_config(folder, "last") if folder.is_dir() else None
-    if sentence is not None and (sentence.pooling != "last" or sentence.dense):
-        asked = "dense layers" if sentence.dense else sentence.pooling
-        message = f"{folder}: modules.json: expected the pooling last of a decoder, got {asked}"
-        raise ModelError(message)
+    if sentence is not None:
+        asked = "layers behind it" if sentence.layers else sentence.pooling.mode
+        if asked == "last" and sentence.lower_case:
+            asked = "do_lower_case"
+        if asked != "last":
+            message = f"{folder}: modules.json: expected the pooling last of a decoder, got {asked}"
+            raise ModelError(message)
+        sentence.vector_size(folder, config.spec.hidden_size)
     # One token of the context is the answer's, which is not looked at.
     longest = max_model_len - 1
     if sentence is not None and sentence.max_length is not None:
@@ -31,5 +35,7 @@ def decoder_abilities(folder: Path, config: ModelConfig, max_model_len: int) -> 
         max_length=longest,
         prompts=() if sentence is None else tuple(sentence.prompts.items()),
         default_prompt=None if sentence is None else sentence.default_prompt,
+        default_dimensions=None if sentence is None else sentence.dimensions,
+        similarity="cosine" if sentence is None else sentence.similarity,
         generates=config.has_head,
     )

@@ -4,18 +4,19 @@ A step may hold a part of a prompt. An encoder sees a text at once, so that the 
 in a table of rows until they are all there; the scheduler knows nothing of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from chairlift.engine.model_runner import ModelRunner, RunnerShape
+from chairlift.engine.pooling.layers import Layer
 from chairlift.engine.pooling.pooled import Pooled, Vector
 from chairlift.engine.sampler import Sampled
 from chairlift.engine.step_inputs import StepInputs
-from chairlift.kernels import Linear
 from chairlift.model.encoders.bidirectional import BidirectionalEncoder
 from chairlift.model.encoders.encoder import Encoder, Packed
 from chairlift.types import PoolingTask
@@ -32,7 +33,7 @@ class EncoderRunner(ModelRunner):
         model: Encoder | BidirectionalEncoder,
         shape: RunnerShape,
         clock: Callable[[], int],
-        dense: list[tuple[Linear, str]],
+        layers: Sequence[Layer],
     ) -> None:
         """Allocate the tables.
 
@@ -40,12 +41,12 @@ class EncoderRunner(ModelRunner):
             model: Computes hidden states.
             shape: Sizes.
             clock: Returns nanoseconds.
-            dense: Layers behind the pooling, and the activation of each.
+            layers: Behind the pooling.
         """
         # The tables and the plan's part are the same; `run`, `probe` and `move_blocks` are not.
         super().__init__(cast("Transformer", model), torch.empty(0), shape, clock)
         self._encoder = model
-        self._dense = dense
+        self._layers = layers
         self._classifier = model.config.spec.classifier if isinstance(model, Encoder) else None
         longest = model.config.max_model_len
         # A step ends as many prompts as fit the budget, and one that it holds a part of.
@@ -102,9 +103,10 @@ class EncoderRunner(ModelRunner):
         hidden = hidden.float()
         results: dict[str, Tensor] = {}
         keys = [self._key(keeper) for keeper in pooled]
+        counted, firsts = _counted(hidden, starts, pooled)
         for key in dict.fromkeys(keys):
             is_scores, pooling = key.startswith("scores"), key.rpartition(" ")[2]
-            vectors = pool(hidden, starts, pooling)
+            vectors = pool(counted, firsts, pooling)
             if is_scores:
                 assert isinstance(self._encoder, Encoder), "the only kind with a classifier"
                 results[key] = self._encoder.classify(vectors)
@@ -122,9 +124,8 @@ class EncoderRunner(ModelRunner):
         return f"vector {keeper.pooling}"
 
     def _widen(self, vectors: Tensor) -> Tensor:
-        for layer, activation in self._dense:
+        for layer in self._layers:
             vectors = layer(vectors)
-            vectors = torch.tanh(vectors) if activation == "tanh" else vectors
         return vectors
 
     @torch.inference_mode()
@@ -138,6 +139,19 @@ class EncoderRunner(ModelRunner):
         if not bool(self._encoder.forward(Packed(zero, zero, one)).isfinite().all()):
             message = "the hidden states are not finite"
             raise ArithmeticError(message)
+
+
+def _counted(hidden: Tensor, starts: Tensor, pooled: list[Pooled | None]) -> tuple[Tensor, Tensor]:
+    """Return the hidden states that count in the pooling, and where those of each text start."""
+    left_out = [0 if keeper is None else keeper.num_prompt for keeper in pooled]
+    if not any(left_out):
+        return hidden, starts
+    lengths = starts.diff()
+    # One token of a text is left, at least.
+    firsts = torch.minimum(torch.tensor(left_out, dtype=torch.int32), lengths - 1)
+    places = torch.arange(len(hidden)) - starts[:-1].repeat_interleave(lengths)
+    counts = places >= firsts.repeat_interleave(lengths)
+    return hidden[counts], functional.pad((lengths - firsts).cumsum(0), (1, 0)).int()
 
 
 def pool(hidden: Tensor, starts: Tensor, pooling: str) -> Tensor:

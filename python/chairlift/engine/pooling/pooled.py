@@ -30,6 +30,12 @@ class PoolingAbilities:
     """Whether vectors have length 1 unless a request says otherwise."""
     max_length: int = 0
     """The longest input, in tokens."""
+    pools_prompt: bool = True
+    """Whether the tokens of a prompt count in the pooling."""
+    default_dimensions: int | None = None
+    """Numbers of a vector unless a request says otherwise; None is all."""
+    similarity: str = "cosine"
+    """What ranks texts by their vectors: `cosine`, `dot`, `euclidean` or `manhattan`."""
     prompts: tuple[tuple[str, str], ...] = ()
     """Names and texts of what goes before an input."""
     default_prompt: str | None = None
@@ -55,6 +61,8 @@ class Pooled:
     normalize: bool
     num_first: int | None = None
     """Tokens of the first text of a pair, whose type is 0; None is no pair."""
+    num_prompt: int = 0
+    """Tokens at the start that do not count in the pooling."""
     num_tokens: int = 0
     raw: Vector | None = field(default=None, repr=False)
     """The pooled vector, or the logits of the labels."""
@@ -101,9 +109,9 @@ def check_pooling(asked: Pooling, abilities: PoolingAbilities) -> Pooled:
         expected = " or ".join(abilities.poolings)
         message = f"pooling: expected {expected} with this model, got {pooling}"
         raise RequestError(Reason.BAD_PARAMETER, message, field="pooling")
-    dimensions = asked.dimensions
-    if dimensions is not None:
-        dimensions = checks.integer(dimensions, "dimensions", 1, abilities.size)
+    dimensions = abilities.default_dimensions
+    if asked.dimensions is not None:
+        dimensions = checks.integer(asked.dimensions, "dimensions", 1, abilities.size)
     normalize = abilities.normalize if asked.normalize is None else asked.normalize
     return Pooled(asked.task, pooling, dimensions, checks.flag(normalize, "normalize"))
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chairlift.engine.pooling.pooled import Pooled, PoolingAbilities
 from chairlift.errors import Reason, RequestError
@@ -27,8 +28,9 @@ def rerank_requests(
         ]
     names = dict(abilities.prompts)
     query_prompt = "query" if "query" in names else None
-    first = Pooling(normalize=True, truncate=truncate, prompt_name=query_prompt)
-    others = Pooling(normalize=True, truncate=truncate)
+    normalize = True if abilities.similarity == "cosine" else None
+    first = Pooling(normalize=normalize, truncate=truncate, prompt_name=query_prompt)
+    others = Pooling(normalize=normalize, truncate=truncate)
     return [Request(query, pooling=first), *(Request(text, pooling=others) for text in documents)]
 
 
@@ -39,7 +41,18 @@ def ranking(pooled: Sequence[Pooled], abilities: PoolingAbilities) -> list[tuple
         counts = [result.num_tokens for result in pooled]
     else:
         query, *vectors = (result.vector().astype(np.float64) for result in pooled)
-        scores = [float(query @ vector) for vector in vectors]
+        scores = [_similarity(query, vector, abilities.similarity) for vector in vectors]
         counts = [result.num_tokens for result in pooled[1:]]
     order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
     return [(index, scores[index], counts[index]) for index in order]
+
+
+def _similarity(query: NDArray[np.float64], vector: NDArray[np.float64], similarity: str) -> float:
+    """Return how near two vectors are; distances count below 0. Cosines are of scaled vectors."""
+    match similarity:
+        case "euclidean":
+            return -float(np.linalg.norm(query - vector))
+        case "manhattan":
+            return -float(np.abs(query - vector).sum())
+        case _:
+            return float(query @ vector)

@@ -1,6 +1,6 @@
 """The tokens of a request that ends with its prompt."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from chairlift import checks
 from chairlift.engine.pooling.pooled import PoolingAbilities
@@ -17,6 +17,16 @@ class InputEncoder(Protocol):
         """Return the token ids of a text or a pair, and how many of them are the first's."""
 
 
+class PoolingInput(NamedTuple):
+    """The tokens of an input."""
+
+    ids: list[int]
+    num_first: int | None
+    """Tokens of the first text of a pair; None is no pair."""
+    num_prompt: int
+    """Tokens at the start that do not count in the pooling."""
+
+
 def pooling_ids(
     request: Request,
     asked: Pooling,
@@ -24,8 +34,8 @@ def pooling_ids(
     abilities: PoolingAbilities,
     keep: int | None,
     vocab_size: int,
-) -> tuple[list[int], int | None]:
-    """Return the token ids of an input, and how many of them are the first text's of a pair.
+) -> PoolingInput:
+    """Return the token ids of an input.
 
     Args:
         request: Its prompt is a text, or token ids.
@@ -40,11 +50,15 @@ def pooling_ids(
     """
     prompt, most = request.prompt, abilities.max_length
     num_first: int | None = None
+    num_prompt = 0
     if isinstance(prompt, Chat):
         expected = "text or token ids, got a conversation"
         raise _bad(expected)
     if isinstance(prompt, str):
-        text = _prompt_text(asked.prompt_name, abilities) + prompt
+        before = _prompt_text(asked.prompt_name, abilities)
+        text = before + prompt
+        if before and not abilities.pools_prompt and not abilities.labels:
+            num_prompt = _num_prompt(encoder, before, special=request.add_special_tokens)
         ids, num_first = encoder.encode_input(
             text,
             asked.second,
@@ -57,7 +71,9 @@ def pooling_ids(
             raise _bad(expected)
         ids = checks.token_ids(prompt, "token_ids", vocab_size)
         ids = ids[:most] if asked.truncate else ids
-    ids = ids if keep is None else ids[-keep:]
+    if keep is not None:
+        num_prompt = max(0, num_prompt - max(0, len(ids) - keep))
+        ids = ids[-keep:]
     if not ids:
         expected = "at least one token, got none"
         raise _bad(expected)
@@ -65,7 +81,14 @@ def pooling_ids(
         message = f"input: expected at most {most} tokens, got {len(ids)} (or truncate)"
         raise RequestError(Reason.PROMPT_TOO_LONG, message, field="input")
     is_pair = asked.second is not None and abilities.has_token_types
-    return ids, num_first if is_pair else None
+    return PoolingInput(ids, num_first if is_pair else None, num_prompt)
+
+
+def _num_prompt(encoder: InputEncoder, text: str, *, special: bool) -> int:
+    """Return the tokens of a prompt alone, without a special token at the end."""
+    whole, _ = encoder.encode_input(text, None, None, add_special_tokens=special)
+    plain, _ = encoder.encode_input(text, None, None, add_special_tokens=False)
+    return len(whole) - (whole[-1:] != plain[-1:])
 
 
 def _prompt_text(name: str | None, abilities: PoolingAbilities) -> str:

@@ -166,9 +166,10 @@ class Preparer:
             raise RequestError(Reason.BAD_PARAMETER, message, field="constraint")
         abilities = self._limits.pooling
         pooled = check_pooling(asked, abilities)
-        prompt, pooled.num_first = pooling_ids(
+        given = pooling_ids(
             request, asked, self._encoder, abilities, checked.num_kept, self._limits.vocab_size
         )
+        prompt, pooled.num_first, pooled.num_prompt = given
         pooled.num_tokens = len(prompt)
         # One token, which is not looked at, and nothing that could end it before.
         return Prepared(

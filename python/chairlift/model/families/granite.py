@@ -75,7 +75,7 @@ def _hybrid(fields: Fields) -> ModelSpec:
     if fields.integer("num_local_experts", least=0):
         feed_forward = replace(granite_experts(fields), shared=shared)
     attended = replace(attended, feed_forward=feed_forward)
-    kinds = fields.values.get("layer_types")
+    kinds = fields.values.get("layers_block_type") or fields.values.get("layer_types")
     num_layers = fields.integer("num_hidden_layers")
     if not isinstance(kinds, list) or len(kinds) != num_layers:
         fields.fail("layer_types", f"a list of {num_layers} names")

@@ -49,8 +49,11 @@ def sparse_where(fields: Fields, sparse: Experts, dense: Mlp | Experts) -> list[
 
 
 def _given(fields: Fields, *names: str) -> str:
-    """Return the first of the names of one field that is there, or the first."""
-    return next((name for name in names if fields.values.get(name) is not None), names[0])
+    """Return the first of the names of one field that is there, or the last.
+
+    In `transformers` a second name counts before the name of the class.
+    """
+    return next((name for name in names if fields.values.get(name) is not None), names[-1])
 
 
 def _qwen3(fields: Fields) -> ModelSpec:
@@ -58,7 +61,7 @@ def _qwen3(fields: Fields) -> ModelSpec:
     own = attention(fields, qk_norm=rms_norm(fields), qkv_bias=bias, out_bias=bias)
     layer = LayerSpec(own, None, rms_norm(fields))
     sparse = replace(
-        experts(fields, "softmax", num=_given(fields, "num_experts", "num_local_experts")),
+        experts(fields, "softmax", num=_given(fields, "num_local_experts", "num_experts")),
         least_sum=0.0 if fields.flag("norm_topk_prob") else None,
     )
     feed_forwards = sparse_where(fields, sparse, mlp(fields))
@@ -74,7 +77,8 @@ def _qwen3(fields: Fields) -> ModelSpec:
 
 
 def _mixtral(fields: Fields) -> ModelSpec:
-    sparse = experts(fields, "softmax", num="num_local_experts", width="intermediate_size")
+    num = _given(fields, "num_experts", "num_local_experts")
+    sparse = experts(fields, "softmax", num=num, width="intermediate_size")
     sparse = replace(sparse, least_sum=0.0)
     layer = LayerSpec(attention(fields), sparse, rms_norm(fields))
     window = effective_window(fields, fields.optional_integer("sliding_window"))
@@ -94,8 +98,8 @@ def _ernie(fields: Fields) -> ModelSpec:
     layer = LayerSpec(
         replace(own, rope=replace(own.rope, interleaved=True)), mlp(fields), rms_norm(fields)
     )
-    num = _given(fields, "moe_num_experts", "num_experts", "num_local_experts")
-    top_k = _given(fields, "moe_k", "num_experts_per_tok")
+    num = _given(fields, "num_experts", "moe_num_experts")
+    top_k = _given(fields, "num_experts_per_tok", "moe_k")
     sparse = experts(fields, "softmax", num=num, top_k=top_k)
     shared = fields.integer("moe_num_shared_experts", least=0)
     sparse = replace(
