@@ -20,6 +20,7 @@ from chairlift.server.registry import LiveRequest
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
+_ENDPOINT: Final = re.compile(r"https?://[^\s/]+:\d+/?")
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 """The trace context of W3C."""
 
@@ -83,7 +84,7 @@ def new_telemetry(endpoint: str | None, model: str) -> Telemetry:
     """
     if endpoint is None:
         return NoTelemetry()
-    if not re.fullmatch(r"https?://[^\s/]+:\d+/?", endpoint):
+    if not _ENDPOINT.fullmatch(endpoint):
         raise ConfigError("otlp_endpoint: expected http://HOST:PORT or https://HOST:PORT")
     try:
         return _Exported(endpoint, model)
