@@ -26,6 +26,9 @@ MALFORMED = {
     "not UTF-8": b'{"messages": "\xff"}',
     "deep": nested(json_body.MAX_DEPTH + 1),
     "very deep": nested(400_000),
+    "many parts": b'{"messages":[' + b"[]," * json_body.MAX_PARTS + b"[]]}",
+    "quotes behind brackets": b"[" * 65 + b'"' + b'\\"' * 25_000,
+    "deep behind an escaped backslash": b'["\\\\",' + b"[" * json_body.MAX_DEPTH,
     "deep with text": b'{"a": "[[[", "messages":' + b'{"a":' * 80 + b"1" + b"}" * 81,
     "NaN": b'{"temperature": NaN}',
     "a long number": b'{"seed": ' + b"9" * 5000 + b"}",
@@ -51,7 +54,7 @@ async def test_malformed_bodies_are_refused_and_the_connection_lives(api):
 
 async def test_brackets_in_text_are_no_depth(api):
     async with api() as served:
-        message = {"role": "user", "content": '[{\\"' * 20}
+        message = {"role": "user", "content": '[{\\"' * 20 + "\\"}
         response = await served.post(CHAT, {**BODY, "messages": [message]})
         assert response.status == 200
 
@@ -73,7 +76,8 @@ ODD_HEADS = {
     "no HTTP": (b"hello\r\n\r\n", 400),
     "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
-    "no host": (b"GET /health HTTP/1.1\r\n\r\n", 403),
+    "no host": (b"GET /health HTTP/1.1\r\n\r\n", 400),
+    "no host of HTTP/1.0": (b"GET /health HTTP/1.0\r\n\r\n", 403),
     "two hosts": (b"GET /health HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n", 400),
     "long target": (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n", 431),
     "long header": (b"GET /health HTTP/1.1\r\na: " + b"b" * 20_000 + b"\r\n\r\n", 431),

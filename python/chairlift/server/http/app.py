@@ -112,9 +112,13 @@ class HttpApp:
 
     def _check_host(self, exchange: Exchange) -> None:
         """Refuse names of other hosts: a page's script may have made one of them this address."""
+        name = exchange.header("host")
+        if name is None and exchange.scope["http_version"] == "1.1":
+            message = "host: expected this header, which HTTP/1.1 requires"
+            raise refused(HTTPStatus.BAD_REQUEST, message, "missing_host", "host")
         if self._hosts is None:
             return
-        host = _HOST.fullmatch(exchange.header("host") or "")
+        host = _HOST.fullmatch(name or "")
         if host is None or host[1].lower() not in self._hosts:
             message = "host: this server does not answer by that name (--http-allowed-host)"
             raise refused(HTTPStatus.FORBIDDEN, message, "unknown_host", "host")

@@ -3,7 +3,8 @@
 uvicorn bounds neither the bytes nor the time of a request's head, and keeps every pipelined request
 of a segment. Here a head has a size and a time; an exchange that is not over takes no other, so
 that the end of its client is noticed; and a response that does not read its body ends the
-connection.
+connection. Another protocol that a request offers (`Upgrade`) is never taken, so the request is one
+of HTTP/1.1 with its body.
 """
 
 import asyncio
@@ -29,6 +30,9 @@ MAX_HEADERS: Final = 128
 
 _SEGMENT_BYTES: Final = 65_536
 """A head that is not complete after this many bytes, body included, is too long."""
+
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+"""Headers that tell where a body ends."""
 
 
 class _Stopped(Exception):
@@ -56,6 +60,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._segment_bytes = 0
         self._in_head = False
         self._is_closing = False
+        self._repeats_head = False
+        """Whether the parser reads again the part of a head that tells the length of the body."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._names: Mapping[str, Sequence[bytes]] = {}
 
@@ -89,10 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # The request is answered as one of HTTP/1.1; what follows would be another protocol.
-            self._is_closing = True
+            self._feed(data)
         except httptools.HttpParserError:
             self._refuse(self._refusal or _MALFORMED)
             return
@@ -100,6 +103,33 @@ class BoundedProtocol(HttpToolsProtocol):
             self._segment_bytes += len(data)
             if self._segment_bytes > _SEGMENT_BYTES:
                 self._refuse(_LONG_HEAD)
+
+    def _feed(self, data: bytes) -> None:
+        """Parse what came; a request that offers another protocol goes on as one of HTTP/1.1."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if self.parser.get_method() == b"CONNECT":
+                    # What follows belongs to a tunnel, which there is not.
+                    self._is_closing = True
+                    super().on_message_complete()
+                    return
+                data = data[upgrade.args[0] :]
+            else:
+                return
+            self._begin_body()
+
+    def _begin_body(self) -> None:
+        """Let a new parser read a body: one that has seen an upgrade takes what follows for it."""
+        version = self.scope["http_version"].encode()
+        lines = [b"POST / HTTP/%b\r\n" % version]
+        lines += [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] in _FRAMING]
+        self.parser = httptools.HttpRequestParser(self)
+        # As uvicorn does: what follows the last request of a connection is dropped.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._repeats_head = True
+        self.parser.feed_data(b"".join([*lines, b"\r\n"]))
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or close if this one left something unread."""
@@ -113,6 +143,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request, unless one is being answered."""
+        if self._repeats_head:
+            return
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop(_PIPELINED)
         self._in_head = True
@@ -124,11 +156,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the target."""
+        if self._repeats_head:
+            return
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; values that are no ASCII are kept, and mean nothing here."""
+        if self._repeats_head:
+            return
         self._count(len(name) + len(value))
         if len(self.headers) >= MAX_HEADERS:
             self._stop(_LONG_HEAD)
@@ -136,10 +172,21 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin the exchange."""
+        if self._repeats_head:
+            self._repeats_head = False
+            return
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if any(coding.strip().lower() != b"chunked" for coding in codings):
+            self._stop(_CODED)
         self._in_head = False
         self._stop_head_timer()
         self.server_state.default_headers = _default_headers(int(time.time()))
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End the body, unless it follows an offer of another protocol."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     # --- bounds -------------------------------------------------------------------------------
 
@@ -189,6 +236,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 _MALFORMED: Final = refused(HTTPStatus.BAD_REQUEST, "the request is not HTTP/1.1", "malformed_http")
+_CODED: Final = refused(
+    HTTPStatus.NOT_IMPLEMENTED,
+    "transfer-encoding: expected chunked alone, or a body with content-length",
+    "unsupported_transfer_encoding",
+    "transfer-encoding",
+)
 _PIPELINED: Final = refused(
     HTTPStatus.BAD_REQUEST, "a request before the response to the one before it", "pipelining"
 )
