@@ -108,7 +108,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Chat
 """Text, token ids or a conversation; mappings with `role` and `content` are its messages."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Sampling:
     """How the next token is drawn; None takes the model's default, then the engine's."""
 
@@ -148,7 +148,7 @@ class Sampling:
     """Texts that no answer holds as the tokenizer encodes them, with a space before and without."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Stopping:
     """When an answer ends."""
 

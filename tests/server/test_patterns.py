@@ -16,7 +16,7 @@ import chairlift
 import pytest
 
 SOURCES = Path(chairlift.__file__).parent
-MOST_S = 2.0
+MOST_S = 1.0
 """For all texts of a length: a linear pattern takes less than a tenth of it for the longest texts,
 a quadratic one minutes."""
 LENGTHS = [*range(8, 32, 2), *(2**power for power in range(5, 16))]

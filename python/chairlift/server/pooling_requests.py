@@ -186,6 +186,8 @@ async def pool(
                 while len(live) >= most:
                     await next_results()
                 await live.begin(request, label)
+                # Short texts are tokenized at once: many must not hold the event loop together.
+                await asyncio.sleep(0)
             live.half_close()
             while len(results) < len(requests):
                 await next_results()

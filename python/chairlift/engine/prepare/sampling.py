@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 from chairlift import checks
+from chairlift.engine.prepare.shared import Shared
 from chairlift.errors import Reason, RequestError
 from chairlift.sampler_options import SamplerOptions, SamplingParameters
 from chairlift.types import Output, Sampling
@@ -51,6 +52,8 @@ class SamplingPreparer:
         self._defaults = defaults
         self._vocab_size = vocab_size
         self._encode = encode
+        self._known_options: Shared[SamplerOptions] = Shared()
+        self._known_words: Shared[tuple[tuple[int, ...], ...]] = Shared()
 
     def prepare(self, asked: Sampling) -> SamplingParameters:
         """Take each value from the request, else the model's default, else the neutral one.
@@ -72,7 +75,7 @@ class SamplingPreparer:
             top_p=self._share(asked, "top_p"),
             min_p=self._real(asked, "min_p", 0.0, 0.0, 1.0, "a number from 0 to 1"),
             seed=checks.integer(seed, "sampling.seed", 0, 2**64 - 1),
-            options=self._options(asked),
+            options=self._known_options.of(asked, lambda: self._options(asked)),
         )
 
     def _options(self, asked: Sampling) -> SamplerOptions:
@@ -143,13 +146,15 @@ class SamplingPreparer:
 
         Each is encoded with and without a space before it: it may begin a text or stand in one.
         """
-        words = _words(asked)
-        if not words:
+        if not asked.bad_words:
             return sampling
+        sequences = self._known_words.of(asked, lambda: self._sequences(_words(asked)))
+        return replace(sampling, options=replace(sampling.options, bad_words=sequences))
+
+    def _sequences(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         forms = [form for word in words for form in (word, " " + word.lstrip())]
         encoded = (tuple(self._encode(form, False)) for form in forms)
-        sequences = tuple(dict.fromkeys(ids for ids in encoded if ids))
-        return replace(sampling, options=replace(sampling.options, bad_words=sequences))
+        return tuple(dict.fromkeys(ids for ids in encoded if ids))
 
     def _biases(self, biases: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
         field = "sampling.logit_bias"

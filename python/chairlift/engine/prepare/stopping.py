@@ -6,6 +6,7 @@ from typing import NamedTuple
 from chairlift import _core, checks
 from chairlift.engine.pooling.pooled import NOTHING, PoolingAbilities
 from chairlift.engine.prepare.prepared import StopConditions
+from chairlift.engine.prepare.shared import Shared
 from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Stopping
@@ -54,6 +55,7 @@ class StoppingPreparer:
         """
         self._default_max_tokens = default_max_tokens
         self._limits = limits
+        self._compiled: Shared[_core.StopRegex | None] = Shared()
 
     def stops(self, asked: Stopping, path: str = "") -> Stops:
         """Check what ends an answer; patterns are not compiled yet.
@@ -112,7 +114,9 @@ class StoppingPreparer:
             include_stop=include_stop,
             # `stops` has checked it.
             ignore_eos=asked.ignore_eos,
-            stop_regex=_compiled(stops.patterns, f"{path}stopping.stop_regex"),
+            stop_regex=self._compiled.of(
+                asked, lambda: _compiled(stops.patterns, f"{path}stopping.stop_regex")
+            ),
         )
 
 

@@ -258,8 +258,16 @@ def is_short(request: Request) -> bool:
     prompt: object = getattr(request, "prompt", None)
     if isinstance(prompt, Chat) or isinstance(_first(prompt), Mapping):
         return False
-    if getattr(getattr(request, "stopping", None), "stop_regex", ()):
-        # Patterns are compiled.
+    sampling, stopping = getattr(request, "sampling", None), getattr(request, "stopping", None)
+    if getattr(stopping, "stop_regex", ()) or getattr(sampling, "bad_words", ()):
+        # Patterns are compiled, and words encoded.
+        return False
+    lists = (
+        getattr(sampling, "allowed_token_ids", ()),
+        getattr(sampling, "banned_token_ids", ()),
+        getattr(stopping, "stop_token_ids", ()),
+    )
+    if sum(len(ids) for ids in lists if isinstance(ids, Sized)) >= _SHORT_IDS:
         return False
     most = _SHORT_TEXT if isinstance(prompt, str) else _SHORT_IDS
     return not isinstance(prompt, Sized) or len(prompt) < most

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from chairlift import types
-from chairlift.checks import at_most, bad
+from chairlift.checks import at_most, bad, is_list
 from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.openai import parts
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
@@ -16,6 +16,8 @@ from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 
 MAX_PROMPTS: Final = 1024
+MAX_REPEATED_IDS: Final = 2**20
+"""Of `allowed_token_ids`, which each prompt of a body takes along."""
 
 _NAMES: Final = parts.NAMES | {"token_ids": "prompt"}
 
@@ -60,7 +62,10 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
         "truncate_prompt": body.take("truncate_prompt_tokens"),
         "tenant": tenant,
     }
-    requests = [types.Request(prompt=prompt, **common) for prompt in _prompts(body.take("prompt"))]
+    prompts = _prompts(body.take("prompt"))
+    if is_list(sampling.allowed_token_ids):
+        at_most(sampling.allowed_token_ids, "allowed_token_ids", MAX_REPEATED_IDS // len(prompts))
+    requests = [types.Request(prompt=prompt, **common) for prompt in prompts]
     body.end()
     form = functools.partial(
         Form,

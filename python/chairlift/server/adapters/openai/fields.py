@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from chairlift.checks import bad, flag
+from chairlift.checks import at_most, bad, flag
 from chairlift.errors import Reason, RequestError, echo
 
 
@@ -82,9 +82,11 @@ class Fields:
             raise bad(self.path_of(name), "a list", value)
         return value
 
-    def objects(self, name: str) -> "Iterator[Fields]":
-        """Yield the objects of a list."""
-        for i, value in enumerate(self.items(name)):
+    def objects(self, name: str, most: int) -> "Iterator[Fields]":
+        """Yield the objects of a list; a longer one than `most` is refused before any."""
+        values = self.items(name)
+        at_most(values, self.path_of(name), most)
+        for i, value in enumerate(values):
             yield Fields(value, f"{self.path_of(name)}[{i}]")
 
     def refuse(self, *names: str) -> None:

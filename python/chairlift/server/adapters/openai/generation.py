@@ -100,6 +100,9 @@ class Generation:
         traceparent = self._exchange.header("traceparent") or ""
         self._exchange.on_disconnect = self._outbox.wake
         for number, request in enumerate(self._job.requests):
+            if number:
+                # Short prompts are tokenized at once: many must not hold the event loop together.
+                await asyncio.sleep(0)
             live = await self._requests.submit(
                 request,
                 self._job.output,

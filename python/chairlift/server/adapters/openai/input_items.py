@@ -1,15 +1,21 @@
 """The input of a response: items, of which reasoning and function calls belong to one turn."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from chairlift import types
+from chairlift.chats import MAX_CALLS
+from chairlift.checks import at_most
+from chairlift.engine.prepare.text_queue import MAX_MESSAGES
 from chairlift.errors import echo
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.messages import role_of, text_of
 from chairlift.server.adapters.openai.tools import called
 
-_KINDS = "only messages, reasoning, function calls and their outputs are supported"
+MAX_ITEMS: Final = 2 * MAX_MESSAGES
+"""Of one body: several items may make one turn."""
+
+_KINDS: Final = "only messages, reasoning, function calls and their outputs are supported"
 
 
 def input_messages(items: list[Any]) -> list[types.ChatMessage]:
@@ -18,6 +24,7 @@ def input_messages(items: list[Any]) -> list[types.ChatMessage]:
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
     """
+    at_most(items, "input", MAX_ITEMS)
     messages: list[types.ChatMessage] = []
     for i, value in enumerate(items):
         item = Fields(value, f"input[{i}]")
@@ -26,6 +33,8 @@ def input_messages(items: list[Any]) -> list[types.ChatMessage]:
         if message is None:
             continue
         if last is not None and _continues(last, message):
+            # Before it is joined: a turn that grew without end would be copied for each item.
+            at_most([*last.tool_calls, *message.tool_calls], item.path, MAX_CALLS)
             messages[-1] = _joined(last, message)
         else:
             messages.append(message)
@@ -64,7 +73,7 @@ def _reasoning(item: Fields) -> str:
     """Return the text of reasoning; what another server keeps to itself is left out."""
     texts = [
         part.text("text")
-        for part in item.objects("content")
+        for part in item.objects("content", MAX_MESSAGES)
         if part.take("type") == "reasoning_text"
     ]
     return "".join(texts)

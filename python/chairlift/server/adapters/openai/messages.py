@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from chairlift import types
-from chairlift.checks import bad
+from chairlift.checks import at_most, bad
+from chairlift.engine.prepare.text_queue import MAX_MESSAGES
 from chairlift.errors import Reason, RequestError
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.tools import message_calls
@@ -15,7 +16,7 @@ _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 
 def chat_messages(body: Fields) -> list[types.ChatMessage]:
     """Take the messages of a chat completion."""
-    messages = [_message(fields) for fields in body.objects("messages")]
+    messages = [_message(fields) for fields in body.objects("messages", MAX_MESSAGES)]
     if not messages:
         message = "messages: expected at least one message, got none"
         raise RequestError(Reason.BAD_PARAMETER, message, field="messages")
@@ -61,6 +62,7 @@ def text_of(fields: Fields, name: str) -> str:
     path = fields.path_of(name)
     if not isinstance(value, list):
         raise bad(path, "text or a list of parts", value)
+    at_most(value, path, MAX_MESSAGES)
     return "".join(_part(part, f"{path}[{i}]") for i, part in enumerate(value))
 
 

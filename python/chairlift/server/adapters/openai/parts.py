@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from chairlift import types
+from chairlift.checks import at_most
+from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.convert import OutputOptions, check_model
 
@@ -56,6 +58,7 @@ def _biases(biases: Any) -> Any:
     """Return biases by token id: JSON has texts as names; the engine refuses what is no number."""
     if not isinstance(biases, dict):
         return biases
+    at_most(biases, "logit_bias", MAX_LOGIT_BIASES)
     return {int(name) if _ID.fullmatch(name) else name: bias for name, bias in biases.items()}
 
 

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from chairlift import types
+from chairlift.chats import MAX_CALLS, MAX_TOOLS
 from chairlift.checks import bad
 from chairlift.errors import Reason, RequestError, echo
 from chairlift.server.adapters.openai.fields import Fields, unsupported
@@ -25,7 +26,7 @@ def chat_tools(body: Fields) -> dict[str, Any]:
         RequestError: A tool is no function, or malformed.
     """
     tools = []
-    for tool in body.objects("tools"):
+    for tool in body.objects("tools", MAX_TOOLS):
         if tool.one_of("type", "function") == "function":
             function = tool.part("function")
             if function is None:
@@ -48,7 +49,8 @@ def chat_tools(body: Fields) -> dict[str, Any]:
 
 def response_tools(body: Fields) -> dict[str, Any]:
     """Take the tools of a response; those of other types are the API's own and skipped."""
-    tools = [_tool(tool) for tool in body.objects("tools") if tool.take("type") == "function"]
+    given = body.objects("tools", MAX_TOOLS)
+    tools = [_tool(tool) for tool in given if tool.take("type") == "function"]
     choice: Any = body.take("tool_choice", "auto")
     if isinstance(choice, dict):
         fields = Fields(choice, "tool_choice")
@@ -94,7 +96,7 @@ def _tool(function: Fields) -> types.Tool:
 def message_calls(message: Fields) -> list[types.ToolCall]:
     """Take the function calls of an earlier turn; their arguments may be anything."""
     calls = []
-    for call in message.objects("tool_calls"):
+    for call in message.objects("tool_calls", MAX_CALLS):
         if call.take("type", "function") != "function":
             raise unsupported(call.path_of("type"), "only 'function' is supported by this server")
         call_id = call.text("id")

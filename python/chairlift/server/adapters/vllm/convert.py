@@ -8,6 +8,7 @@ from typing import Final
 
 from chairlift import types
 from chairlift.checks import at_most
+from chairlift.constraints import MAX_CHOICES
 from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
 from chairlift.engine.prepare.stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from chairlift.engine.prepare.text_queue import TextLimits
@@ -146,6 +147,7 @@ def _constraint(params: vllm.SamplingParams) -> types.Constraint | None:
         case "choice":
             if not params.choice.choices:
                 raise bad("sampling_params.choice.choices", "expected at least one, got none")
+            at_most(params.choice.choices, "sampling_params.choice.choices", MAX_CHOICES)
             return types.Constraint(choices=tuple(params.choice.choices))
         case _:
             return None
