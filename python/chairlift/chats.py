@@ -28,6 +28,8 @@ MAX_TOOLS: Final = 128
 """Of one conversation."""
 MAX_CALLS: Final = 128
 """Of one turn."""
+MAX_ARGUMENTS: Final = 8192
+"""Values of all template arguments, those inside lists and objects included."""
 
 _CHAT: Final = "chat"
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -112,12 +114,28 @@ def chat(value: Chat) -> None:
     """
     flag(value.add_generation_prompt, "chat.add_generation_prompt")
     kind(value.template_arguments, Mapping, "chat.template_arguments")
+    _check_arguments(value.template_arguments)
     if not is_list(value.messages):
         raise _bad(_CHAT, "messages", "a list of ChatMessage", value.messages)
     for i, message in enumerate(value.messages):
         kind(message, ChatMessage, f"chat.messages[{i}]")
         _check_message(message, f"chat.messages[{i}]")
     _check_tools(value)
+
+
+def _check_arguments(arguments: Mapping[Any, Any]) -> None:
+    """Check the number of values; values that hold themselves end at it, too."""
+    num = 0
+    left: list[Any] = [arguments]
+    while left:
+        given = left.pop()
+        num += len(given)
+        if num > MAX_ARGUMENTS:
+            field = "chat.template_arguments"
+            message = f"{field}: expected at most {MAX_ARGUMENTS} values, got more"
+            raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+        items = given.values() if isinstance(given, Mapping) else given
+        left += [item for item in items if isinstance(item, Mapping | list | tuple)]
 
 
 def _bad(path: str, name: str, expected: str, got: object) -> RequestError:

@@ -12,6 +12,7 @@ SCENARIOS = [
     "tokenize_flood",
     "hostile_templates",
     "costly_fields",
+    "costly_bodies",
     "large_messages",
     "unfinished_messages",
     "idle_watchers",

@@ -57,11 +57,14 @@ def test_all_tenants_together_have_a_bound(grammar, monkeypatch):
 
 
 def test_memory_has_a_bound(grammar, monkeypatch):
-    monkeypatch.setattr(grammars, "MAX_TENANT_BYTES", 2 * (grammar.num_bytes + 4096))
+    monkeypatch.setattr(grammars, "MAX_TENANT_BYTES", 2 * (grammar.num_bytes + 4097))
     cache = GrammarCache()
     for number in range(10):
         cache.put("one", Source("regex", str(number)), grammar)
     assert len(cache) == 2
+    # The text that a grammar is found by is kept, too.
+    cache.put("one", Source("regex", "0" * 4096), grammar)
+    assert len(cache) == 1
     monkeypatch.setattr(grammars, "MAX_TENANT_BYTES", 1)
     cache.put("two", Source("regex", "0"), grammar)
     assert cache.get("two", Source("regex", "0")) is None

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from chairlift._core import TextStream
 from chairlift.errors import ModelError, Reason, RequestError
+from chairlift.model import token_table
 from chairlift.model.tokenizer import Tokenizer
 from chairlift.types import Chat, ChatMessage
+from tokenizers import Regex, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from tests.tokenizer_families import FAMILIES, TEXTS, byte_fallback_bpe, byte_level_bpe, unigram
@@ -94,7 +95,7 @@ def test_an_end_token_that_the_file_does_not_mark_as_special_is_skipped(tmp_path
     tokenizer = Tokenizer.load(write(tmp_path, eos_token="<tool call>"))
     ids = tokenizer.encode("a<tool call>")
     assert tokenizer.decode(ids) == "a"
-    text = TextStream(tokenizer.token_table(tokenizer.vocab_size))
+    text = TextStream(tokenizer.token_table(300))
     assert "".join(text.push(token) for token in ids) == "a"
 
 
@@ -338,3 +339,52 @@ def test_a_decoder_that_a_table_cannot_hold_is_an_error(tmp_path, decoder, messa
     else:
         backend.decoder = decoder
     assert load_error(write(tmp_path, backend)).startswith(f"tokenizer.json: {message}")
+
+
+def growing(*steps):
+    backend = unigram()
+    backend.decoder = decoders.Sequence([*steps, decoders.Fuse()])
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([decoders.Replace("e", "x" * 2**20)], "a token has"),
+        # Each step alone is harmless.
+        ([decoders.Replace("e", "ee" * 2)] * 12, "a token has"),
+        # Nothing stands between any two characters.
+        ([decoders.Replace("", "x" * 2000)], "a token has"),
+    ],
+)
+def test_a_decoder_that_makes_tokens_too_long_is_refused_before_it_does(tmp_path, steps, message):
+    tokenizer = Tokenizer.load(write(tmp_path, growing(*steps)))
+    with pytest.raises(ModelError, match=f"tokenizer.json: the decoder replaces so that {message}"):
+        tokenizer.token_table(300)
+
+
+def test_the_tokens_of_a_table_are_bounded_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_table, "MAX_TABLE_CHARACTERS", 20)
+    tokenizer = Tokenizer.load(write(tmp_path, growing(decoders.Replace("e", "eeee"))))
+    with pytest.raises(ModelError, match="so that all tokens have"):
+        tokenizer.token_table(300)
+
+
+def test_a_decoder_has_a_bounded_number_of_steps(tmp_path):
+    message = load_error(write(tmp_path, growing(*[decoders.Replace("a", "b")] * 17)))
+    assert message == "tokenizer.json: the decoder has 17 steps, expected at most 16"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [normalizers.Replace("e", "x" * 100)],
+        [normalizers.Replace("e", "eee")] * 4,
+        [normalizers.Replace(Regex("."), "x" * 100)],
+        [normalizers.Prepend("x" * 2**20)],
+    ],
+)
+def test_a_normalizer_that_multiplies_texts_is_refused(tmp_path, steps):
+    backend = unigram()
+    backend.normalizer = normalizers.Sequence(steps)
+    assert load_error(write(tmp_path, backend)).startswith("tokenizer.json: the replacements of")

@@ -8,11 +8,15 @@ bound: Unicode normalization shortens text, and some tokenizers give a whole wor
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import tokenizers
 
+from chairlift.errors import ModelError
 from chairlift.model.token_table import GPT2_CHARACTERS
+
+MAX_GROWTH: Final = 64
+"""Times as many bytes as a text has that the replacements of a normalizer may make of it."""
 
 _MAX_CHARACTER_BYTES = 4
 """Of one character in UTF-8."""
@@ -49,6 +53,28 @@ def longest_token_bytes(backend: tokenizers.Tokenizer) -> int | None:
     if model.unk_token in vocab and not model.fuse_unk:
         return max(longest, _MAX_CHARACTER_BYTES)
     return None
+
+
+def check_growth(backend: tokenizers.Tokenizer) -> None:
+    """Check that no text becomes much longer before it is encoded.
+
+    Raises:
+        ModelError: The replacements of the normalizer may multiply a text without bound.
+    """
+    growth = 1.0
+    for step in _steps(backend.normalizer, "normalizers"):
+        if step["type"] == "Replace":
+            # A pattern may match any character, or none.
+            old = max(len(step["pattern"].get("String", "").encode()), 1)
+            growth *= max(len(step["content"].encode()) / old, 1.0)
+        elif step["type"] == "Prepend":
+            growth *= max(len(step["prepend"].encode()) / MAX_GROWTH, 1.0)
+        if growth > MAX_GROWTH:
+            message = (
+                "the replacements of the normalizer make texts more than"
+                f" {MAX_GROWTH} times as long"
+            )
+            raise ModelError(message)
 
 
 def _steps(

@@ -25,6 +25,13 @@ _STAGES = {
     "Fuse": 2,
     "Strip": 3,
 }
+MAX_REPLACEMENTS: Final = 16
+"""Steps of a decoder that replace: each is done for every token."""
+MAX_TABLE_CHARACTERS: Final = 16 * 2**20
+"""Of all tokens after each of these steps; the largest vocabularies have some two million."""
+MAX_GROWN_CHARACTERS: Final = 1024
+"""Of a token that such a step makes longer: `Detokenize` takes 131,072 tokens at once."""
+
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
@@ -98,6 +105,9 @@ def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:
         )
         raise ModelError(message)
     per_token = [step for step in steps if _STAGES[step["type"]] == 0]
+    if len(per_token) > MAX_REPLACEMENTS:
+        message = f"the decoder has {len(per_token)} steps, expected at most {MAX_REPLACEMENTS}"
+        raise ModelError(message)
     return Decoding(
         replacements=tuple(_replacement(step) for step in per_token),
         first_replacements=tuple(_replacement(step, first=True) for step in per_token),
@@ -110,7 +120,11 @@ def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:
 def build_token_table(
     tokenizer: tokenizers.Tokenizer, decoding: Decoding, width: int
 ) -> _core.TokenTable:
-    """Build the table of the ids below `width`; others than the tokenizer's are empty."""
+    """Build the table of the ids below `width`; others than the tokenizer's are empty.
+
+    Raises:
+        ModelError: The tokens become too long.
+    """
     strings = [tokenizer.id_to_token(token_id) or "" for token_id in range(width)]
     forms = _replace(strings, decoding.replacements)
     first_tokens: list[bytes] = []
@@ -130,8 +144,28 @@ def build_token_table(
 
 def _replace(strings: list[str], replacements: Replacements) -> list[str]:
     for old, new in replacements:
+        growth = len(new) - len(old)
+        if growth > 0:
+            _check_growth(strings, old, growth)
         strings = [string.replace(old, new) for string in strings]
     return strings
+
+
+def _check_growth(strings: list[str], old: str, growth: int) -> None:
+    """Refuse a replacement that makes tokens too long, before it is done."""
+    lengths = [(len(string), growth * string.count(old)) for string in strings]
+    longest = max((length + more for length, more in lengths if more), default=0)
+    total = sum(map(sum, lengths))
+    for num, most, what in (
+        (longest, MAX_GROWN_CHARACTERS, "a token has"),
+        (total, MAX_TABLE_CHARACTERS, "all tokens have"),
+    ):
+        if num > most:
+            message = (
+                f"tokenizer.json: the decoder replaces so that {what} {num} characters,"
+                f" expected at most {most}"
+            )
+            raise ModelError(message)
 
 
 def _flatten(step: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -28,7 +28,7 @@ from chairlift.model.gguf.tokenizer import read_tokenizer
 from chairlift.model.special_tokens import add_at_ends, add_tokens, read_special_tokens
 from chairlift.model.template_files import read_chat_templates
 from chairlift.model.template_process import TemplateProcess
-from chairlift.model.text_bound import longest_token_bytes
+from chairlift.model.text_bound import check_growth, longest_token_bytes
 from chairlift.model.token_table import NO_DECODING, build_token_table, read_decoding
 from chairlift.types import Chat
 
@@ -96,6 +96,7 @@ class Tokenizer:
         self._templates = TemplateProcess()
         self._backend = backend
         self._decoding = read_decoding(backend) if generates else NO_DECODING
+        check_growth(backend)
         # A file may hold the limits of a training set; only the request decides what to cut.
         backend.no_truncation()
         backend.no_padding()

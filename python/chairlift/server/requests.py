@@ -105,6 +105,7 @@ class Requests:
         arrived_at: float,
         traceparent: str = "",
         resume_window_s: float | None = None,
+        num_kept_bytes: int = 0,
     ) -> LiveRequest:
         """Submit a request that is converted; every protocol's requests come this way.
 
@@ -115,6 +116,7 @@ class Requests:
             arrived_at: Monotonic seconds.
             traceparent: Trace context of the request; empty is the call's.
             resume_window_s: How long it outlives its call; None is not at all.
+            num_kept_bytes: What the call keeps with it for that time.
 
         Raises:
             RequestError: As `start`.
@@ -122,8 +124,6 @@ class Requests:
         engine = self._server.gate.admit()
         schedule = convert.before_deadline(self._time_remaining(), request.schedule)
         request = replace(request, schedule=schedule)
-        traceparent = traceparent or self._traceparent
-        operation = _operation(request)
         with ExitStack() as undo:
             lease = self._server.quotas.acquire(self._tenant, self._connection)
             undo.callback(lease.release)
@@ -142,12 +142,12 @@ class Requests:
                 lease,
                 slot,
                 arrived_at,
-                operation=operation,
-                traceparent=traceparent,
+                operation=_operation(request),
+                traceparent=traceparent or self._traceparent,
             )
             if resume_window_s is not None:
                 live.resumable = self._server.resumables.reserve(
-                    self._tenant, self._connection, resume_window_s
+                    self._tenant, self._connection, resume_window_s, num_kept_bytes
                 )
                 live.resumable.begin(live.name)
                 undo.callback(live.resumable.forget)

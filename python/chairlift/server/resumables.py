@@ -5,7 +5,8 @@
                     └── window over: the request is cancelled
 
 Each has a log of the events that were sent (`rust/chairlift-delivery`). Its memory is reserved when
-the request starts, from a bound that all tenants share, and shrinks to what is used at its end.
+the request starts, from a bound that all tenants share, and shrinks to what is used at its end:
+its log, and what its protocol keeps of its body.
 """
 
 import asyncio
@@ -22,6 +23,9 @@ from chairlift.server.outbox import MAX_TOKEN_BYTES
 from chairlift.server.shares import Share, Shares, holders_of
 from chairlift.v1 import generation_pb2 as pb
 
+_OWN_BYTES: Final = 8192
+"""What a request takes here besides its log and what its protocol keeps."""
+
 
 class Resumable:
     """The log of one request and its window.
@@ -34,7 +38,14 @@ class Resumable:
         context: What a protocol needs to write the events again in its own form.
     """
 
-    def __init__(self, owner: "Resumables", tenant: str, window_s: float, share: Share) -> None:
+    def __init__(
+        self,
+        owner: "Resumables",
+        tenant: str,
+        window_s: float,
+        share: Share,
+        num_kept_bytes: int,
+    ) -> None:
         self.handle = ""
         self.tenant = tenant
         self.has_ended = False
@@ -42,6 +53,7 @@ class Resumable:
         self._owner = owner
         self._window_s = window_s
         self._share = share
+        self._num_kept_bytes = num_kept_bytes
         self._window: asyncio.TimerHandle | None = None
         self._final_credit: asyncio.TimerHandle | None = None
         self._detached = ExitStack()
@@ -82,7 +94,7 @@ class Resumable:
             self._final_credit.cancel()
         self._on_window_over = self.forget
         self._detached.close()
-        self._share.shrink(self._owner.core.shrink_log(self.log))
+        self._share.shrink(self._owner.core.shrink_log(self.log) + self._num_kept_bytes)
         if self._window is None:
             self._start_window()
 
@@ -156,16 +168,25 @@ class Resumables:
             raise bad(field, f"{message}, got {window_s:g} s")
         return window_s
 
-    def reserve(self, tenant: str, connection: str, window_s: float) -> Resumable:
+    def reserve(
+        self, tenant: str, connection: str, window_s: float, num_context_bytes: int = 0
+    ) -> Resumable:
         """Reserve the memory of a request; the caller must `begin` or `forget` what it gets.
 
         The tenant's logs of ended requests give way to it, the oldest first.
+
+        Args:
+            tenant: Owner of the request.
+            connection: The connection of its call.
+            window_s: How long it outlives its call.
+            num_context_bytes: Of the `context` that it gets.
 
         Raises:
             RequestError: QUOTA_EXCEEDED: the tenant has its share already.
         """
         holders = holders_of(connection, tenant)
-        num_bytes = self.request_bytes + MAX_TOKEN_BYTES
+        num_kept_bytes = num_context_bytes + _OWN_BYTES
+        num_bytes = self.request_bytes + MAX_TOKEN_BYTES + num_kept_bytes
         ended = iter([r for r in self.by_handle.values() if r.has_ended and r.tenant == tenant])
         while True:
             try:
@@ -179,7 +200,7 @@ class Resumables:
                     ) from None
                 oldest.forget()
             else:
-                return Resumable(self, tenant, window_s, share)
+                return Resumable(self, tenant, window_s, share, num_kept_bytes)
 
     def find(self, tenant: str, handle: str, after_number: int) -> Resumable:
         """Return what a command resumes.

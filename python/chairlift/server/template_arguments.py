@@ -5,17 +5,15 @@ from typing import Any, Final
 
 from google.protobuf import struct_pb2
 
+from chairlift.chats import MAX_ARGUMENTS
 from chairlift.errors import Reason, RequestError
-
-MAX_VALUES: Final = 8192
-"""Of all template arguments, those inside lists and objects included."""
 
 _FIELD: Final = "chat.template_arguments"
 
 
 class _Reader:
     def __init__(self) -> None:
-        self._num_left = MAX_VALUES
+        self._num_left = MAX_ARGUMENTS
 
     def object(self, struct: struct_pb2.Struct) -> dict[str, Any]:
         self._count(len(struct.fields))
@@ -24,7 +22,7 @@ class _Reader:
     def _count(self, num: int) -> None:
         self._num_left -= num
         if self._num_left < 0:
-            raise _bad(f"expected at most {MAX_VALUES} values, got more")
+            raise _bad(f"expected at most {MAX_ARGUMENTS} values, got more")
 
     def _value(self, value: struct_pb2.Value) -> Any:
         kind = value.WhichOneof("kind")
@@ -45,8 +43,8 @@ def template_arguments(struct: struct_pb2.Struct) -> dict[str, Any]:
     """Return the arguments by name; numbers are floats.
 
     Raises:
-        RequestError: `BAD_PARAMETER` in `chat.template_arguments`: there are more than `MAX_VALUES`
-            values, or a number is not finite.
+        RequestError: `BAD_PARAMETER` in `chat.template_arguments`: there are more than
+            `MAX_ARGUMENTS` values, or a number is not finite.
     """
     return _Reader().object(struct)
 

@@ -5,6 +5,7 @@ import re
 
 import openai
 import pytest
+from chairlift.chats import MAX_ARGUMENTS
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.server.connection import start
@@ -262,3 +263,19 @@ async def test_a_pattern_ends_an_answer_as_over_grpc(api):
             "/v1/chat/completions", {"messages": HELLO, "stop_regex": ["a", "("]}
         )
         assert (response.status, response.error["param"]) == (400, "stop_regex")
+
+
+async def test_template_arguments_have_as_many_values_as_over_grpc(api):
+    async with api() as served:
+        for arguments, status in (
+            ({"a": [1] * (MAX_ARGUMENTS - 1)}, 200),
+            ({"a": [1] * MAX_ARGUMENTS}, 400),
+            ({"a": [{"b": [[1] * 90]} for _ in range(90)]}, 400),
+            ({str(i): 1 for i in range(MAX_ARGUMENTS + 1)}, 400),
+        ):
+            body = {"messages": HELLO, "max_tokens": 1, "chat_template_kwargs": arguments}
+            response = await served.post("/v1/chat/completions", body)
+            assert response.status == status, response.body
+            if status == 400:
+                assert response.error["param"] == "chat_template_kwargs"
+                assert f"at most {MAX_ARGUMENTS} values" in response.error["message"]

@@ -1,5 +1,6 @@
 """A stream over HTTP outlives its connection: `GET /v1/streams/{handle}` continues it."""
 
+import gc
 import json
 
 import pytest
@@ -156,3 +157,35 @@ async def test_a_client_that_goes_before_the_headers_ends_its_request(api):
             queued.writer.transport.abort()
             await until(lambda: not served.server.server._context.resumables.by_handle)
         await served.server.until_idle()
+
+
+def junk(num):
+    """A tool of a type that is skipped, whose values take twenty times the memory of its JSON."""
+    return {"type": "web_search", "a": [{"b": [i]} for i in range(num)]}
+
+
+async def test_what_a_stream_repeats_of_its_request_is_counted_while_it_can_be_continued(api):
+    bounds = {"resume_request_bytes": 131_072, "resume_memory_bytes": 2**20}
+    async with api(server=bounds) as served:
+        resumables = served.server.server._context.resumables
+        path, tools = "/v1/responses", [junk(20_000)]
+        body = {**BODIES[path], **SHARED, "max_output_tokens": 4, "tools": tools}
+        first = await served.post(path, body, **WINDOW)
+        handle = first.headers["x-chairlift-handle"]
+        await until(lambda: resumables.by_handle[handle].has_ended)
+        size = len(json.dumps(tools, separators=(",", ":")))
+        held = resumables._shares._num_held
+        assert size < held < size + 100_000
+        # Events are written again with what they repeat.
+        assert events((await served.get(f"/v1/streams/{handle}")).body) == events(first.body)
+        # The same again and again: older streams give way, and the bound holds.
+        for _ in range(8):
+            assert (await served.post(path, body, **WINDOW)).status == 200
+            assert resumables._shares._num_held <= 2**20
+        assert (await served.get(f"/v1/streams/{handle}")).status == 404
+        # What is kept is the JSON, and nothing of the values.
+        gc.collect()
+        kept = [resumable.context for resumable in resumables.by_handle.values()]
+        assert all(isinstance(written.job.repeated._values, bytes) for written in kept)
+        live = sum(type(found) is dict and found.keys() == {"b"} for found in gc.get_objects())
+        assert live <= 20_000

@@ -36,10 +36,15 @@ class _Kept:
 
     def drop(self) -> int:
         """Forget the least recently used; return what it took."""
-        _, grammar = self.grammars.popitem(last=False)
-        size = grammar.num_bytes + _OWN_BYTES
+        source, grammar = self.grammars.popitem(last=False)
+        size = _size(source, grammar)
         self.num_bytes -= size
         return size
+
+
+def _size(source: Source, grammar: _core.Grammar) -> int:
+    """Return about how many bytes a kept grammar takes, with the text that it is found by."""
+    return grammar.num_bytes + source.size + _OWN_BYTES
 
 
 class GrammarCache:
@@ -63,7 +68,7 @@ class GrammarCache:
 
     def put(self, tenant: str, source: Source, grammar: _core.Grammar) -> None:
         """Keep a grammar, in the place of what was used least recently."""
-        size = grammar.num_bytes + _OWN_BYTES
+        size = _size(source, grammar)
         if size > MAX_TENANT_BYTES:
             return
         with self._lock:

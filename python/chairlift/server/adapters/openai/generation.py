@@ -98,6 +98,7 @@ class Generation:
             RequestError: One is refused; none runs then.
         """
         traceparent = self._exchange.header("traceparent") or ""
+        num_kept_bytes = 0 if self._window_s is None else self._job.repeated.pack()
         self._exchange.on_disconnect = self._outbox.wake
         for number, request in enumerate(self._job.requests):
             if number:
@@ -110,6 +111,7 @@ class Generation:
                 arrived_at=self._exchange.arrived_at,
                 traceparent=traceparent,
                 resume_window_s=self._window_s,
+                num_kept_bytes=num_kept_bytes,
             )
             if number == 0:
                 self.origin = Origin(live.name, int(time.time()), self._job.model)

@@ -11,7 +11,7 @@ from chairlift.server.adapters.openai import parts, tools
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.formats import response_format
 from chairlift.server.adapters.openai.input_items import input_messages
-from chairlift.server.adapters.openai.job import Job
+from chairlift.server.adapters.openai.job import Job, Repeated
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.response_events import ResponseAnswer, ResponseStream
 
@@ -44,9 +44,10 @@ def responses_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: 
     constraint, constraint_names = _formats(body)
     shown_tools = tools.shown(body)
     taken = tools.response_tools(body)
-    repeated = {**_repeated(body), **shown_tools}
+    values = {**_repeated(body), **shown_tools}
+    repeated = Repeated(values)
     parts.without_effect(body)
-    messages = _messages(body, repeated["instructions"])
+    messages = _messages(body, values["instructions"])
     request = types.Request(
         prompt=types.Chat(
             messages, template_arguments=body.take("chat_template_kwargs", {}), **taken
@@ -73,9 +74,10 @@ def responses_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: 
         num_answers=1,
         model=model,
         is_stream=stream,
-        answer=lambda origin: ResponseAnswer(origin, repeated, shown),
-        stream=lambda origin: ResponseStream(origin, repeated, shown),
+        answer=lambda origin: ResponseAnswer(origin, repeated.values(), shown),
+        stream=lambda origin: ResponseStream(origin, repeated.values(), shown),
         names=Names(_NAMES | constraint_names),
+        repeated=repeated,
     )
 
 
