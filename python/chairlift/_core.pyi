@@ -94,6 +94,8 @@ __all__ = [
     "layer_norm",
     "linear_bytes",
     "low_rank_bytes",
+    "match_all",
+    "matched_names",
     "multiply_in_registers",
     "paged_attention",
     "read_memory",
@@ -160,6 +162,17 @@ class TokenTable:
         Raises:
             ValueError: An id is outside the vocabulary, a `byte_fallback` id has not one byte, or
                 `first_tokens` has another length than `tokens`.
+        """
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+
+    def outline(self, ids: Sequence[int]) -> list[tuple[int, bytes, bool]]:
+        """Returns the tokens that constraints are compiled against without the others.
+
+        These are special tokens, tokens of one byte, and those in `ids`: their ids, their bytes,
+        and whether they are special.
         """
 
 @final
@@ -1336,6 +1349,22 @@ def paged_attention(
         sinks: float32 `[num_heads]`: the score of one more token, whose value is zero.
     """
 
+def matched_names(
+    patterns: Sequence[str], names: Sequence[str]
+) -> tuple[list[list[int]], list[bool]]:
+    """Finds what patterns of a JSON schema match: it may take long, and end the process.
+
+    Returns:
+        Of each pattern the positions of the names that it matches, and whether it matches no other
+        text.
+
+    Raises:
+        ValueError: A pattern is none, or has too many states to tell.
+    """
+
+def match_all(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    """Returns whether each text is one of the names or matched by a pattern, as `matched_names`."""
+
 @final
 class Grammar:
     """A compiled constraint."""
@@ -1348,10 +1377,20 @@ class Grammar:
 class GrammarCompiler:
     """Compiles constraints over the tokens of a model; any thread may use it.
 
-    The first constraint reads the whole vocabulary.
+    The first constraint reads the whole vocabulary. Each is compiled on a thread of its own.
     """
 
-    def __new__(cls, token_table: TokenTable, end_ids: Sequence[int]) -> Self: ...
+    def __new__(
+        cls, token_table: TokenTable, end_ids: Sequence[int], *, stack_bytes: int = ...
+    ) -> Self:
+        """Keeps what constraints are compiled against.
+
+        Args:
+            token_table: Of the model.
+            end_ids: Tokens that end a text.
+            stack_bytes: Of the threads that compile; one that overflows ends the process.
+        """
+
     def compile(self, kind: str, text: str = ..., choices: Sequence[str] = ...) -> Grammar:
         """Compiles a constraint, without the interpreter's lock.
 

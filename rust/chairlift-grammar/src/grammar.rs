@@ -1,6 +1,6 @@
 //! From a constraint to a grammar that sequences share, within bounds of time and memory.
 
-use std::panic::AssertUnwindSafe;
+use std::{collections::HashSet, panic::AssertUnwindSafe, thread};
 
 use llguidance::{
     ParserFactory, TokenParser,
@@ -17,6 +17,18 @@ pub struct CompileError(pub String);
 
 /// Letters of a message at most: a parser quotes what it was given.
 const MAX_MESSAGE: usize = 500;
+
+/// Of the thread that compiles. The parser recurses into what a client wrote: 64 MiB hold 6,000 references in a row, or
+/// 16,000 rules. A stack that overflows ends the process, so a process of its own compiles each constraint first, on a smaller
+/// stack: what has passed there passes here.
+pub const STACK_BYTES: usize = 64 << 20;
+
+/// Of a rule, beside its symbols, and of a lexeme, beside its expression: measured.
+const RULE_BYTES: usize = 64;
+const LEXEME_BYTES: usize = 1024;
+
+/// What a client reads where the parser panicked: its own words are of no use to it.
+const PANIC: &str = "the parser of constraints does not support this combination";
 
 /// Bounds of compiling, and of each token. Fuel is work, not time: the same grammar fails everywhere or nowhere.
 fn limits() -> ParserLimits {
@@ -40,14 +52,15 @@ fn limits() -> ParserLimits {
 pub struct Compiler {
     factory: ParserFactory,
     vocabulary: Vocabulary,
+    stack_bytes: usize,
 }
 
 impl Compiler {
-    /// A compiler; building it reads the whole vocabulary.
+    /// A compiler whose threads have stacks of so many bytes; building it reads the whole vocabulary.
     ///
     /// # Errors
     /// If the parser does not take the vocabulary.
-    pub fn new(vocabulary: Vocabulary) -> Result<Self, CompileError> {
+    pub fn new(vocabulary: Vocabulary, stack_bytes: usize) -> Result<Self, CompileError> {
         let factory = panic_utils::catch_unwind(AssertUnwindSafe(|| {
             ParserFactory::new_simple(vocabulary.env())
         }));
@@ -57,6 +70,7 @@ impl Compiler {
         Ok(Self {
             factory,
             vocabulary,
+            stack_bytes,
         })
     }
 
@@ -65,11 +79,25 @@ impl Compiler {
         &self.vocabulary
     }
 
-    /// The grammar of a constraint.
+    /// The grammar of a constraint, compiled on a thread of its own.
     ///
     /// # Errors
     /// With the parser's message.
     pub fn compile(&self, source: &Source) -> Result<Grammar, CompileError> {
+        thread::scope(|scope| {
+            let compiling = thread::Builder::new()
+                .name("chairlift-compile".into())
+                .stack_size(self.stack_bytes)
+                .spawn_scoped(scope, || self.compile_here(source));
+            let compiling =
+                compiling.map_err(|error| CompileError(format!("no thread: {error}")))?;
+            compiling
+                .join()
+                .unwrap_or_else(|_| Err(CompileError(PANIC.into())))
+        })
+    }
+
+    fn compile_here(&self, source: &Source) -> Result<Grammar, CompileError> {
         let grammar = source.grammar()?;
         let parser = panic_utils::catch_unwind(AssertUnwindSafe(|| {
             let init = GrammarInit::Serialized(grammar);
@@ -84,7 +112,7 @@ impl Compiler {
             return Err(CompileError(message(&error.message())));
         }
         Ok(Grammar {
-            num_bytes: source.num_bytes() + parser.parser.lexer_stats().num_bytes,
+            num_bytes: source.num_bytes() + num_bytes(&parser),
             parser,
             vocabulary: self.vocabulary.clone(),
         })
@@ -114,6 +142,30 @@ impl Grammar {
     }
 }
 
+/// About how much memory a parser takes at the start of a text.
+fn num_bytes(parser: &TokenParser) -> usize {
+    let grammar = parser.parser.grammar();
+    let mut sizes = 0;
+    let mut seen = HashSet::from([grammar.start()]);
+    let mut waiting = vec![grammar.start()];
+    while let Some(symbol) = waiting.pop() {
+        let data = grammar.sym_data(symbol);
+        sizes += size_of_val(data) + data.name.len() + size_of_val(&data.rules[..]);
+        for &rule in &data.rules {
+            let (symbols, parameters, _) = grammar.rule_rhs(rule);
+            sizes += size_of_val(symbols) + size_of_val(parameters) + RULE_BYTES;
+            let new = symbols.iter().filter(|&&symbol| seen.insert(symbol));
+            waiting.extend(new);
+        }
+    }
+    let spec = grammar.lexer_spec();
+    // An expression of a lexeme is kept as it was written, with what it consists of, and in the lexer.
+    let lexemes = size_of_val(&spec.lexemes[..]) + spec.lexemes.len() * LEXEME_BYTES;
+    let expressions = spec.regex_builder.exprset().num_bytes();
+    // Vectors have room to spare, and symbols that no rule is left of count, too: measured, up to twice as much.
+    2 * (sizes + lexemes + expressions) + parser.parser.lexer_stats().num_bytes
+}
+
 /// The part of a parser's message that is for a client: no backtrace, no state, not too long.
 pub(crate) fn message(text: &str) -> String {
     let end = ["\n<backtrace>", "\n<state>", "\n<non-verbose/>"]
@@ -121,6 +173,9 @@ pub(crate) fn message(text: &str) -> String {
         .filter_map(|mark| text.find(mark))
         .min()
         .unwrap_or(text.len());
+    if text.starts_with("panic: ") || text.contains("\n<backtrace>") {
+        return PANIC.to_owned();
+    }
     let text = text[..end].trim();
     if text.chars().nth(MAX_MESSAGE).is_none() {
         return text.to_owned();

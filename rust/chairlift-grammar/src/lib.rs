@@ -9,12 +9,14 @@
 //! - [`vocabulary`]: the model's token table as a trie.
 //! - [`grammar`]: the compiler and its limits.
 //! - [`matcher`]: where one sequence is in its grammar; a function of its tokens by position.
+//! - [`patterns`]: what patterns of keys match.
 //! - [`constraints`]: the matchers of all sequences, and the masks of a step.
 //! - [`workers`]: the threads that compute masks beside the forward pass.
 
 pub mod constraints;
 pub mod grammar;
 pub mod matcher;
+pub mod patterns;
 pub mod source;
 pub mod vocabulary;
 mod workers;

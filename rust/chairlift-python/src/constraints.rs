@@ -33,6 +33,7 @@ impl Grammar {
 pub(crate) struct GrammarCompiler {
     table: Arc<chairlift_core::text::TokenTable>,
     end_ids: Vec<u32>,
+    stack_bytes: usize,
     /// Built with the first constraint: it reads the whole vocabulary.
     inner: OnceLock<Result<Compiler, String>>,
 }
@@ -46,7 +47,7 @@ impl GrammarCompiler {
             let special = |id: usize| table.is_special(id as i32);
             let vocabulary = Vocabulary::new(&tokens, special, &self.end_ids);
             let vocabulary = vocabulary.map_err(|error| error.to_string())?;
-            Compiler::new(vocabulary).map_err(|error| error.to_string())
+            Compiler::new(vocabulary, self.stack_bytes).map_err(|error| error.to_string())
         });
         compiler.as_ref().map_err(String::as_str)
     }
@@ -55,10 +56,12 @@ impl GrammarCompiler {
 #[pymethods]
 impl GrammarCompiler {
     #[new]
-    fn new(token_table: &TokenTable, end_ids: Vec<u32>) -> Self {
+    #[pyo3(signature = (token_table, end_ids, *, stack_bytes = chairlift_grammar::grammar::STACK_BYTES))]
+    fn new(token_table: &TokenTable, end_ids: Vec<u32>, stack_bytes: usize) -> Self {
         Self {
             table: Arc::clone(&token_table.inner),
             end_ids,
+            stack_bytes,
             inner: OnceLock::new(),
         }
     }
@@ -90,6 +93,22 @@ impl GrammarCompiler {
             Err(message) => Err(PyValueError::new_err(message)),
         }
     }
+}
+
+#[pyfunction]
+pub(crate) fn matched_names(
+    patterns: Vec<String>,
+    names: Vec<String>,
+) -> PyResult<(Vec<Vec<usize>>, Vec<bool>)> {
+    let matched = chairlift_grammar::patterns::matched_names(&patterns, &names);
+    let matched = matched.map_err(|error| PyValueError::new_err(error.0))?;
+    Ok((matched.names, matched.is_complete))
+}
+
+#[pyfunction]
+pub(crate) fn match_all(patterns: Vec<String>, names: Vec<String>) -> PyResult<bool> {
+    chairlift_grammar::patterns::match_all(&patterns, &names)
+        .map_err(|error| PyValueError::new_err(error.0))
 }
 
 /// The constraints of sequences by slot.
@@ -299,5 +318,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Grammar>()?;
     module.add_class::<GrammarCompiler>()?;
     module.add_class::<Constraints>()?;
-    module.add_class::<ConstraintMasks>()
+    module.add_class::<ConstraintMasks>()?;
+    module.add_function(wrap_pyfunction!(matched_names, module)?)?;
+    module.add_function(wrap_pyfunction!(match_all, module)?)
 }

@@ -2,6 +2,7 @@
 use chairlift_core::text::{self, TextOptions, TextState};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use std::sync::Arc;
 
 /// What each token id contributes to text.
@@ -51,6 +52,24 @@ impl TokenTable {
         Ok(Self {
             inner: Arc::new(table),
         })
+    }
+
+    #[getter]
+    fn vocab_size(&self) -> usize {
+        self.inner.vocab_size()
+    }
+
+    fn outline<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<i32>,
+    ) -> Vec<(i32, Bound<'py, PyBytes>, bool)> {
+        let table = &self.inner;
+        (0..table.vocab_size() as i32)
+            .map(|id| (id, table.bytes(id), table.is_special(id)))
+            .filter(|(id, bytes, special)| *special || bytes.len() == 1 || ids.contains(id))
+            .map(|(id, bytes, special)| (id, PyBytes::new(py, bytes), special))
+            .collect()
     }
 }
 

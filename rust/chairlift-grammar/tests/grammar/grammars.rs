@@ -236,3 +236,77 @@ fn a_vocabulary_without_an_end_is_refused() {
         Some(NoEnd)
     );
 }
+
+/// Constraints as deep as one may be: rules in a row, groups in each other, references in a row.
+fn deep() -> Vec<Source> {
+    let chain = |rule: fn(usize) -> String| {
+        let rules: Vec<_> = (0..4000).map(rule).collect();
+        Source::Lark(format!(
+            "start: r0\n{}\nr4000: \"b\"\nT4000: \"b\"\n",
+            rules.join("\n")
+        ))
+    };
+    let defs: Vec<_> = (0..2000)
+        .map(|i| {
+            format!(
+                r##""{i}": {{"type": "array", "items": {{"$ref": "#/$defs/{}"}}}}"##,
+                i + 1
+            )
+        })
+        .collect();
+    let levels = format!("{}{{}}{}", r#"{"items":"#.repeat(100), "}".repeat(100));
+    vec![
+        chain(|i| format!("r{i}: \"a\" r{}", i + 1)),
+        chain(|i| format!("r{i}: r{} \"a\"?", i + 1)),
+        Source::Regex(format!("{}a+{}", "(a?".repeat(80), ")*".repeat(80))),
+        Source::Regex("((a|b)*c(.){1000})*z".into()),
+        Source::JsonSchema(levels),
+        Source::JsonSchema(format!(
+            r##"{{"$ref": "#/$defs/0", "$defs": {{{}, "2000": {{}}}}}}"##,
+            defs.join(",")
+        )),
+    ]
+}
+
+#[test]
+fn a_deep_grammar_is_followed_on_a_small_stack() {
+    for source in deep() {
+        let grammar = compile(&source);
+        let follow = move || {
+            for seed in 0..3 {
+                let mut matcher = Matcher::new(Arc::clone(&grammar), 0, true);
+                let mut random = Random(seed);
+                for _ in 0..150 {
+                    let mut bits = vec![0; crate::world::num_words()];
+                    // A place may be too complex; the stack is what counts.
+                    if matcher.mask(&mut bits) != chairlift_grammar::matcher::Outcome::Mask {
+                        break;
+                    }
+                    let allowed = allowed(&bits);
+                    let token = allowed[random.below(allowed.len())];
+                    if token == END {
+                        break;
+                    }
+                    matcher.follow(&[token]);
+                    matcher.forced(8);
+                }
+            }
+            drop(grammar);
+        };
+        let thread = std::thread::Builder::new().stack_size(512 << 10);
+        let followed = thread.spawn(follow).expect("a thread").join();
+        followed.expect("no panic");
+    }
+}
+
+#[test]
+fn the_words_of_a_panic_are_not_for_clients() {
+    let product = r#"{"allOf": [{"type": "integer", "multipleOf": 65537}, {"multipleOf": 65539}]}"#;
+    let range = r#"{"type": "integer", "minimum": -9223372036854775808, "maximum": 3}"#;
+    for text in [product, range] {
+        let refused = compiler().compile(&Source::JsonSchema(text.into()));
+        let CompileError(message) = refused.err().expect("a refusal");
+        assert!(message.contains("does not support"), "{message}");
+        assert!(!message.contains("panic") && !message.contains("overflow"));
+    }
+}

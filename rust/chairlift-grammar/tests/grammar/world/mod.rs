@@ -26,7 +26,7 @@ pub(crate) fn compiler() -> &'static Compiler {
     static COMPILER: OnceLock<Compiler> = OnceLock::new();
     COMPILER.get_or_init(|| {
         let vocabulary = Vocabulary::new(&tokens(), |id| id == 1, &[END as u32]).expect("an end");
-        Compiler::new(vocabulary).expect("a vocabulary")
+        Compiler::new(vocabulary, chairlift_grammar::grammar::STACK_BYTES).expect("a vocabulary")
     })
 }
 
