@@ -13,6 +13,7 @@ SCENARIOS = [
     "hostile_templates",
     "costly_fields",
     "costly_bodies",
+    "hostile_constraints",
     "large_messages",
     "unfinished_messages",
     "idle_watchers",

@@ -1,6 +1,7 @@
 """From a conversation to the text of its prompt, and to what its answer is read and held by."""
 
 import secrets
+import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -23,6 +24,8 @@ from chairlift.types import Chat, ToolMode
 
 _BESIDE_CALLS = ("json_schema", "json_object", "choices")
 """Kinds of constraints that text may have beside calls."""
+_MAX_SEARCH_S = 1.0
+"""For the tool whose schema is wrong; beyond it the whole grammar is named."""
 
 
 class ChatEncoder(Protocol):
@@ -98,7 +101,10 @@ class ChatPreparer:
         try:
             return self._constraints.compile(source, tenant)
         except RequestError:
+            deadline = time.monotonic() + _MAX_SEARCH_S
             for number in range(len(chat.tools) if source.path else 0):
+                if time.monotonic() > deadline:
+                    break
                 self._constraints.compile(tool_schema(chat, number), tenant)
             raise
 

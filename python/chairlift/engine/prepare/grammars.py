@@ -1,8 +1,8 @@
 """Compiled constraints, and a bounded cache of them.
 
-A grammar is compiled where long texts are tokenized, off the engine's thread, within bounds of work
-and memory. What was compiled is kept per tenant: no tenant learns from a fast answer what another
-has asked for.
+A process with bounds compiles each new constraint first, and only what has passed there is compiled
+here, where long texts are tokenized, off the engine's thread. What was compiled is kept per tenant:
+no tenant learns from a fast answer what another has asked for.
 """
 
 from collections import OrderedDict
@@ -13,6 +13,7 @@ from typing import Final
 from chairlift import _core
 from chairlift.constraints import Source, source
 from chairlift.errors import Reason, RequestError
+from chairlift.model.constraint_process import ConstraintProcess
 from chairlift.types import Constraint
 
 MAX_TENANT_GRAMMARS: Final = 64
@@ -109,6 +110,7 @@ class ConstraintPreparer:
             token_table: Of the model.
             end_ids: Tokens that end a text: drawn where a constraint may end.
         """
+        self._process = ConstraintProcess(token_table, end_ids)
         self._compiler = _core.GrammarCompiler(token_table, end_ids)
         self._cache = GrammarCache()
         self.end_ids = end_ids
@@ -143,12 +145,14 @@ class ConstraintPreparer:
         """Return the grammar of a constraint, which may take some tens of milliseconds.
 
         Raises:
-            RequestError: With the path of the field, and what the parser says.
+            RequestError: With the path of the field, and what the parser says; as
+                `ConstraintProcess.checked`.
         """
         grammar = self._cache.get(tenant, source)
         if grammar is None:
+            checked = self._process.checked(source)
             try:
-                grammar = self._compiler.compile(source.kind, source.text, source.choices)
+                grammar = self._compiler.compile(checked.kind, checked.text, checked.choices)
             except ValueError as error:
                 message = f"{source.field}: {error}"
                 raise RequestError(Reason.BAD_PARAMETER, message, field=source.field) from None

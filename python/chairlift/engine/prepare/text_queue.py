@@ -2,7 +2,8 @@
 
 A text waits in the queue of its tenant until a thread is free. A tenant has at most half of the
 threads, and the tenants take turns, so that one tenant's texts delay another's by no more than the
-pieces of work that run already; each of these is bounded by `TextLimits` and `TemplateProcess`.
+pieces of work that run already; each of these is bounded by `TextLimits`, `TemplateProcess` and
+`ConstraintProcess`. Work whose caller has gone is interrupted.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Final, TypeVar
 from chairlift import chats, checks
 from chairlift.constraints import source
 from chairlift.errors import Reason, RequestError, refusal
+from chairlift.interruption import Interruption
 from chairlift.machine import available_cores
 from chairlift.types import Chat, ChatMessage, Request, Tool
 
@@ -145,6 +147,8 @@ class TextQueue:
         """Waiters by tenant; the first tenant in the dictionary is served next."""
         self._num_bytes: dict[str, int] = {}
         """Of the texts that wait, by tenant."""
+        self._interruptions: set[Interruption] = set()
+        """Of the work that runs."""
 
     async def run(
         self, work: Callable[[], _T], *, tenant: str, size: int, within_s: float | None = None
@@ -165,8 +169,9 @@ class TextQueue:
         limit_s = self._timeout_s if within_s is None else min(within_s, self._timeout_s)
         await self._acquire(tenant, size + _OWN_BYTES, limit_s)
         loop = asyncio.get_running_loop()
+        interruption = Interruption()
         try:
-            future = self._threads.submit(work)
+            future = self._threads.submit(interruption.run, work)
         except RuntimeError:
             self._release(tenant)
             raise refusal(Reason.DRAINING) from None
@@ -177,11 +182,20 @@ class TextQueue:
 
         # The thread is free when the work has ended, even if the caller was cancelled before.
         future.add_done_callback(ended)
-        return await asyncio.wrap_future(future)
+        self._interruptions.add(interruption)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            interruption.interrupt()
+            raise
+        finally:
+            self._interruptions.discard(interruption)
 
     def close(self) -> None:
-        """Refuse what waits and what comes; what runs ends by itself."""
+        """Refuse what waits and what comes; what runs is interrupted, or ends by itself."""
         self._threads.shutdown(wait=False)
+        for interruption in self._interruptions:
+            interruption.interrupt()
         for queue in self._waiting.values():
             for waiter in queue:
                 if not waiter.done():
