@@ -696,12 +696,14 @@ class Scheduler:
         end_ids: Sequence[int] = ...,
         stop_regex: StopRegex | None = None,
         parser: AnswerParser | None = None,
+        turn_delay: int = 0,
     ) -> Added:
         """Queues a request; no stops, no salt and no tenant unless given.
 
         Without a credit there is no limit to it. Of the tenant that was served least, the request
         joins first that has to start first: by its queue deadline, in time for its first token, or
-        30 s after its arrival; a level of priority is worth 10 s of that.
+        30 s after its arrival; a level of priority is worth 10 s of that. With a `turn_delay` it
+        stands as if it had arrived so many nanoseconds later.
 
         Raises:
             Refused: With reason, field and message.

@@ -5,7 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import pytest
 from chairlift.errors import Reason, RequestError
-from chairlift.server.quotas import QuotaLimits, Quotas
+from chairlift.server.quotas import QuotaLimits, Quotas, Sequences, sequences_of
+from chairlift.types import Request, Sampling
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from hypothesis import given
@@ -259,3 +260,60 @@ async def test_a_tenant_has_one_share_of_the_queue_over_all_its_connections(serv
                 received = await events_of(server, [start("a")], "bob")
                 assert received.end("a").HasField("finished")
         await server.until_idle()
+
+
+def test_sequences_count_in_the_quota_of_live_requests():
+    quotas = Quotas(QuotaLimits(max_requests=4))
+    lease = quotas.acquire("ann", sequences=Sequences(3))
+    with pytest.raises(RequestError) as error:
+        quotas.acquire("ann", sequences=Sequences(2))
+    assert error.value.reason is Reason.QUOTA_EXCEEDED
+    assert error.value.retry_after_s is not None
+    assert error.value.message == (
+        "quota tenant_max_requests: 3 requests are live already, and n asks for 2"
+    )
+    quotas.acquire("ann")
+    lease.release()
+    quotas.acquire("ann", sequences=Sequences(3))
+    refusal(quotas)
+
+
+def test_sequences_cost_as_many_tokens_of_the_bucket():
+    clock = Clock()
+    quotas = Quotas(QuotaLimits(rate=4.0), clock)
+    quotas.acquire("ann", sequences=Sequences(3))
+    with pytest.raises(RequestError) as error:
+        quotas.acquire("ann", sequences=Sequences(3))
+    assert "tenant_rate" in error.value.message
+    assert error.value.retry_after_s == 0.5
+    clock.now += 0.5
+    quotas.acquire("ann", sequences=Sequences(3))
+
+
+@pytest.mark.parametrize("limits", [QuotaLimits(max_requests=3), QuotaLimits(rate=3.0)])
+@pytest.mark.parametrize("field", ["n", "best_of"])
+def test_more_sequences_than_a_quota_are_refused_for_good(limits, field):
+    quotas = Quotas(limits)
+    asked = sequences_of(Request("a", sampling=Sampling(**{field: 4})))
+    with pytest.raises(RequestError) as error:
+        quotas.acquire("ann", sequences=asked)
+    assert error.value.reason is Reason.BAD_PARAMETER
+    assert error.value.retry_after_s is None
+    assert error.value.field == f"sampling.{field}"
+    assert "quota tenant_" in error.value.message
+    quotas.acquire("ann")
+
+
+@pytest.mark.parametrize("n", [0, -1, None, "2", 1 << 40])
+def test_a_number_of_sequences_that_is_none_is_left_to_the_check_of_the_field(n):
+    assert sequences_of(Request("a", sampling=Sampling(n=n))).num == 1
+
+
+async def test_a_request_with_more_sequences_than_the_quota_is_refused_by_name(serve):
+    async with serve(server={"tenant_max_requests": 2}) as server:
+        status = (await server.one(start("a", sampling=pb.Sampling(n=3)))).status
+        assert status.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert status.message == "sampling.n: quota tenant_max_requests is 2, got 3 at once"
+        assert status.retry_after_s is None
+        received = await server.say(start("b", sampling=pb.Sampling(n=2)))
+        assert received.end("b").HasField("finished")

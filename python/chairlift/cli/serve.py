@@ -33,10 +33,10 @@ SERVER_HELP = {
     "admin_tokens": "File of NAME:TOKEN lines of administrators, who may load and unload "
     "adapters; default: no caller may.",
     "trust_tenant_metadata": "Let callers name a tenant in the metadata chairlift-tenant.",
-    "tenant_max_requests": "Most live requests of one tenant; default: no limit.",
+    "tenant_max_requests": "Most live requests of one tenant, n sequences as n; default: no limit.",
     "tenant_max_queued_tokens": "Most waiting prompt tokens of one tenant; default: no limit.",
     "max_queued_tokens": "Most waiting prompt tokens of all tenants; default: no limit.",
-    "tenant_rate": "Most requests per second of one tenant; default: no limit.",
+    "tenant_rate": "Most requests per second of one tenant, n sequences as n; default: no limit.",
     "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
     "otlp_endpoint": "http://HOST:PORT of an OpenTelemetry collector, OTLP over gRPC "
     "(chairlift[otel]); default: none.",

@@ -92,7 +92,7 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
             self._abilities(),
             truncate=optional(request, "truncate", False),
         )
-        pooled = await self._pool(inputs, context)
+        pooled = await self._pool(inputs, context, "documents")
         ranked = ranking(pooled, self._abilities())
         return pb.RerankResponse(
             results=[
@@ -136,7 +136,9 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
     def _abilities(self) -> PoolingAbilities:
         return self._server.gate.engine().engine.pooling
 
-    async def _pool(self, inputs: Sequence[Request], context: ServicerContext) -> list[Pooled]:
+    async def _pool(
+        self, inputs: Sequence[Request], context: ServicerContext, field: str = "inputs"
+    ) -> list[Pooled]:
         tenant = self._server.authenticator.tenant(context)
         return await pool(
             self._server,
@@ -144,6 +146,7 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
             tenant=tenant,
             connection=context.peer(),
             time_remaining=context.time_remaining,
+            field=field,
         )
 
 

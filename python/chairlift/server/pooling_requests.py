@@ -136,6 +136,7 @@ async def pool(
     connection: str,
     time_remaining: Callable[[], float | None],
     labels: Sequence[str] = (),
+    field: str = "inputs",
 ) -> list[Pooled]:
     """Run requests together and return their results in order; closing the call cancels them.
 
@@ -146,6 +147,7 @@ async def pool(
         connection: The connection of the call.
         time_remaining: Returns the seconds until the call's deadline, or None without one.
         labels: The client's name of each request; without any they are numbered.
+        field: The field that lists them, for errors.
 
     Raises:
         RequestError: Of the first that is refused or fails; the others are cancelled.
@@ -154,6 +156,8 @@ async def pool(
     config = server.gate.engine().config
     # Less than the share of a connection in the queue; a static batch has to become full.
     most = max(MAX_LIVE_INPUTS, config.batch_size or config.max_num_seqs)
+    most = min(most, server.quotas.max_requests)
+    server.quotas.check_call(min(most, len(requests)), len(requests), field)
     results: dict[str, Pooled] = {}
     errors: list[RequestError] = []
     arrived = asyncio.Event()

@@ -5,13 +5,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from chairlift import types
 from chairlift.errors import Reason, RequestError
 from chairlift.server.config import ServerConfig
 from chairlift.server.shares import Room, Share, Shares, holders_of
 
 _RETRY_S: Final = 1.0
+_MAX_SEQUENCES: Final = 1 << 16
+"""More than any request may ask for: such a number is refused as a wrong field."""
 _SWEEP_FROM: Final = 1024
 """Number of tenants from which on idle ones are forgotten."""
 
@@ -21,11 +24,11 @@ class QuotaLimits:
     """The quotas of each tenant, and those of all tenants together; None is no limit."""
 
     max_requests: int | None = None
-    """Most live requests."""
+    """Most live requests; one with several sequences counts as so many."""
     max_queued_tokens: int | None = None
     """Most prompt tokens of requests that wait for their first token."""
     rate: float | None = None
-    """Requests per second, on average; a burst may have as many, and at least one."""
+    """Requests per second, on average, counted likewise; a burst may have as many, at least one."""
     total_queued_tokens: int | None = None
     """Most prompt tokens of all tenants' requests that wait for their first token."""
 
@@ -40,6 +43,33 @@ class QuotaLimits:
         )
 
 
+class Sequences(NamedTuple):
+    """What quotas count: sequences that need a row each."""
+
+    num: int = 1
+    field: str = "sampling.n"
+    """The field that asks for so many."""
+    name: str = "n"
+    """The same, as a message names it."""
+
+
+ONE: Final = Sequences()
+
+
+def sequences_of(request: types.Request) -> Sequences:
+    """Return the sequences of a request; a number that is no number counts as one."""
+    sampling = request.sampling
+    best_of = _number(sampling.best_of)
+    if best_of > _number(sampling.n):
+        return Sequences(best_of, "sampling.best_of", "best_of")
+    return Sequences(_number(sampling.n))
+
+
+def _number(value: object) -> int:
+    is_number = isinstance(value, int) and 1 <= value <= _MAX_SEQUENCES
+    return value if is_number else 1
+
+
 @dataclass(slots=True, eq=False)
 class _Total:
     """The usage of all tenants."""
@@ -50,7 +80,7 @@ class _Total:
 @dataclass(slots=True, eq=False)
 class _TenantUsage:
     bucket: float
-    """Tokens of the bucket, one per request; filled up to the burst at `rate` per second."""
+    """Tokens of the bucket, one per sequence; filled up to the burst at `rate` per second."""
     filled_at: float
     num_live: int = 0
     num_queued_tokens: int = 0
@@ -60,7 +90,12 @@ class QuotaLease:
     """The part of a tenant's quotas that one request holds; every method may be called again."""
 
     def __init__(
-        self, usage: _TenantUsage, total: _Total, limits: QuotaLimits, take: Callable[[int], Share]
+        self,
+        usage: _TenantUsage,
+        total: _Total,
+        limits: QuotaLimits,
+        take: Callable[[int], Share],
+        num_sequences: int = 1,
     ) -> None:
         self._take = take
         self._share: Share | None = None
@@ -68,7 +103,7 @@ class QuotaLease:
         self._total = total
         self._limits = limits
         self._num_tokens = 0
-        self._is_taken = True
+        self._num_sequences = num_sequences
 
     def reserve(self, num_tokens: int, num_answers: int = 1) -> None:
         """Count the answers as live and the prompt as waiting.
@@ -99,8 +134,8 @@ class QuotaLease:
         self.start()
         if self._share is not None:
             self._share.release()
-        self._usage.num_live -= self._is_taken
-        self._is_taken = False
+        self._usage.num_live -= self._num_sequences
+        self._num_sequences = 0
 
 
 def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: Reason) -> None:
@@ -144,29 +179,64 @@ class Quotas:
     def __len__(self) -> int:
         return len(self._usages)
 
-    def acquire(self, tenant: str, connection: str = "") -> QuotaLease:
+    @property
+    def max_requests(self) -> int:
+        """Most live requests of a tenant."""
+        most = self._limits.max_requests
+        return sys.maxsize if most is None else most
+
+    def check_call(self, num_live: int, num_all: int, field: str) -> None:
+        """Check that the quotas can ever admit the requests of one call.
+
+        Args:
+            num_live: Sequences that are live at a time.
+            num_all: Sequences of all requests; they come at once.
+            field: The field that lists the requests.
+
+        Raises:
+            RequestError: They are more than a quota, so that no retry succeeds.
+        """
+        most, limits = self.max_requests, self._limits
+        if num_live > most:
+            message = f"{field}: quota tenant_max_requests is {most}, got {num_live} at once"
+            raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+        if limits.rate is not None and num_all > self._burst:
+            message = (
+                f"{field}: quota tenant_rate is {limits.rate:g} requests per second,"
+                f" got {num_all} at once"
+            )
+            raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+
+    def acquire(self, tenant: str, connection: str = "", sequences: Sequences = ONE) -> QuotaLease:
         """Acquire a lease for a request; the caller must release it.
 
         Args:
             tenant: Tenant of the request.
             connection: Connection of its call.
+            sequences: Of the request, each of which counts as a request.
 
         Raises:
-            RequestError: The tenant has too many live requests, or sends them too fast.
+            RequestError: The tenant has too many live requests, or sends them too fast; or the
+                request alone has more sequences than a quota.
         """
+        num = sequences.num
+        if num > 1:
+            self.check_call(num, num, sequences.field)
         limits, usage = self._limits, self._usage_of(tenant)
-        if limits.max_requests is not None and usage.num_live >= limits.max_requests:
-            message = f"quota tenant_max_requests: {usage.num_live} requests are live already"
+        asks = f", and {sequences.name} asks for {num}" if num > 1 else ""
+        if usage.num_live + num > self.max_requests:
+            live = usage.num_live
+            message = f"quota tenant_max_requests: {live} requests are live already{asks}"
             raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         if limits.rate is not None:
-            if usage.bucket < 1.0:
-                message = f"quota tenant_rate: more than {limits.rate:g} requests per second"
-                wait_s = (1.0 - usage.bucket) / limits.rate
+            if usage.bucket < num:
+                message = f"quota tenant_rate: more than {limits.rate:g} requests per second{asks}"
+                wait_s = (num - usage.bucket) / limits.rate
                 raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=wait_s)
-            usage.bucket -= 1.0
-        usage.num_live += 1
+            usage.bucket -= num
+        usage.num_live += num
         take = functools.partial(self._shares.take, holders_of(connection, tenant))
-        return QuotaLease(usage, self._total, limits, take)
+        return QuotaLease(usage, self._total, limits, take, num)
 
     def _usage_of(self, tenant: str) -> _TenantUsage:
         now = self._clock()

@@ -12,9 +12,12 @@ from chairlift.errors import Reason, RequestError, refusal
 from chairlift.server import convert
 from chairlift.server.context import ServerContext
 from chairlift.server.outbox import Outbox
+from chairlift.server.quotas import sequences_of
 from chairlift.server.registry import LiveRequest, Stage
 from chairlift.server.request_log import log_end, log_refusal, log_trace
 from chairlift.server.status import CODES, to_error
+from chairlift.server.telemetry import operation_of
+from chairlift.server.turns import Turns
 from chairlift.v1 import generation_pb2 as pb
 
 _LAST_CREDIT: Final = types.Change(credit_is_final=True)
@@ -64,6 +67,7 @@ class Requests:
         self._traceparent = traceparent
         self._is_over = False
         self._by_label: dict[str, LiveRequest] = {}
+        self._turns = Turns()
         outbox.on_full, outbox.on_room = self._pause, self._resume
 
     def __len__(self) -> int:
@@ -123,9 +127,11 @@ class Requests:
         """
         engine = self._server.gate.admit()
         schedule = convert.before_deadline(self._time_remaining(), request.schedule)
+        schedule = self._turns.take(schedule, time.monotonic(), is_first=not self._by_label)
         request = replace(request, schedule=schedule)
         with ExitStack() as undo:
-            lease = self._server.quotas.acquire(self._tenant, self._connection)
+            asked = sequences_of(request)
+            lease = self._server.quotas.acquire(self._tenant, self._connection, asked)
             undo.callback(lease.release)
             prepared = await engine.prepare(request)
             lease.reserve(len(prepared.prompt), prepared.num_sequences)
@@ -142,7 +148,7 @@ class Requests:
                 lease,
                 slot,
                 arrived_at,
-                operation=_operation(request),
+                operation=operation_of(request),
                 traceparent=traceparent or self._traceparent,
             )
             if resume_window_s is not None:
@@ -391,10 +397,3 @@ class Requests:
     def _forget(self, live: LiveRequest) -> None:
         del self._by_label[live.label]
         self._server.live.ended(live)
-
-
-def _operation(request: types.Request) -> str:
-    """Return what traces call a request."""
-    if request.pooling is not None:
-        return "embeddings"
-    return "chat" if isinstance(request.prompt, types.Chat) else "text_completion"

@@ -226,3 +226,10 @@ def _times(live: LiveRequest, end: RequestEnd) -> dict[str, float]:
         if num_later > 0:
             times["time_per_output_token"] = decode_s / num_later
     return times
+
+
+def operation_of(request: types.Request) -> str:
+    """Return what traces call a request."""
+    if request.pooling is not None:
+        return "embeddings"
+    return "chat" if isinstance(request.prompt, types.Chat) else "text_completion"

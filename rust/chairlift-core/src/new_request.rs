@@ -44,6 +44,8 @@ pub struct NewRequest {
     pub credit: Option<u64>,
     /// Higher is admitted first; see [`crate::PRIORITY_LEVEL`].
     pub priority: i32,
+    /// Stands in the queue as if it had arrived so much later: one of many of a caller, which takes turns with others.
+    pub turn_delay: Nanos,
 }
 
 /// What best-of sends.
@@ -78,6 +80,7 @@ impl NewRequest {
             deadline: None,
             credit: None,
             priority: 0,
+            turn_delay: 0,
         }
     }
 }

@@ -82,6 +82,11 @@ impl Queue {
         self.preempted.len() + self.num_new
     }
 
+    /// The preempted requests, in order.
+    pub(crate) fn preempted(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.preempted.iter().map(Place::request)
+    }
+
     pub(crate) fn num_preempted(&self) -> usize {
         self.preempted.len()
     }

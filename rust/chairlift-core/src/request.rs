@@ -117,12 +117,15 @@ pub(crate) struct Request {
     pub(crate) num_lost: usize,
     /// How often it gave its row up to another request: the next victim is another one, if there is one.
     pub(crate) times_preempted: u32,
+    /// It yields its row to other tenants only when it has so many tokens: it went on since it lost one.
+    pub(crate) yields_from: usize,
     pub(crate) arrival: Nanos,
     pub(crate) queue_deadline: Option<Nanos>,
     /// When it has to start: its queue deadline, or so that its prompt is computed in time.
     pub(crate) start_by: Option<Nanos>,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) priority: i32,
+    pub(crate) turn_delay: Nanos,
     /// The totals when it began to wait where it waits; nothing once it has started.
     pub(crate) waits_before: WaitTimes,
 }
@@ -157,6 +160,7 @@ impl Request {
             lookup: None,
             num_lost: 0,
             times_preempted: 0,
+            yields_from: 0,
             arrival,
             has_started: false,
             in_flight: 0,
@@ -189,6 +193,7 @@ impl Request {
             start_by: None,
             deadline: new.deadline,
             priority: new.priority,
+            turn_delay: new.turn_delay,
             waits_before: WaitTimes::default(),
             stats: RequestStats {
                 prompt_tokens: num_prompt,
@@ -245,7 +250,9 @@ impl Request {
 
     /// Its place in the queue.
     pub(crate) fn place(&self) -> Place {
-        Place::new(self.arrival, self.start_by, self.priority, self.id)
+        let later = |time: Nanos| time.saturating_add(self.turn_delay);
+        let start_by = self.start_by.map(later);
+        Place::new(later(self.arrival), start_by, self.priority, self.id)
     }
 
     /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.

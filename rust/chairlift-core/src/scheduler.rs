@@ -37,6 +37,7 @@ mod sequence_group;
 mod states;
 mod step;
 mod waiting;
+mod yielding;
 
 use std::{
     collections::{HashMap, VecDeque},

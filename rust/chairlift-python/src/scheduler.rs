@@ -145,12 +145,9 @@ impl Scheduler {
         cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
         deadline = None, credit = None, priority = 0, adapter = (0, 0), echo = false,
         prompt_logprobs = false, best = None, end_ids = vec![], stop_regex = None,
-        parser = None))]
+        parser = None, turn_delay = 0))]
     #[expect(
         clippy::too_many_arguments,
-        reason = "keyword arguments of the Python method"
-    )]
-    #[expect(
         clippy::fn_params_excessive_bools,
         reason = "keyword arguments of the Python method"
     )]
@@ -183,6 +180,7 @@ impl Scheduler {
         end_ids: Vec<i32>,
         stop_regex: Option<PyRef<'_, StopRegex>>,
         parser: Option<PyRef<'_, AnswerParser>>,
+        turn_delay: u64,
     ) -> PyResult<Added> {
         let text = TextOptions {
             detokenize,
@@ -225,6 +223,7 @@ impl Scheduler {
             deadline,
             credit,
             priority,
+            turn_delay,
         };
         let added = self.inner.add(now, new);
         let added = added.map_err(|refusal| error::refused(py, refusal))?;

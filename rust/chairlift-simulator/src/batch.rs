@@ -21,6 +21,11 @@ pub(crate) struct Before {
     preempted_idle: Vec<usize>,
     /// A request that may go on was preempted.
     pub(crate) has_preempted: bool,
+    /// Requests that were preempted for one of a tenant below its share, as far as the world can tell.
+    pub(crate) yielded: Vec<usize>,
+    pub(crate) has_yielded: bool,
+    /// How many rows each tenant had before any was taken away.
+    pub(crate) rows_held: RowUsage,
     /// How many rows each tenant had.
     pub(crate) row_usage: RowUsage,
     /// Requests that the step admits.
@@ -28,6 +33,16 @@ pub(crate) struct Before {
 }
 
 impl Before {
+    /// The tenant has its share of the rows, or had it before the plan.
+    pub(crate) fn has_had_share(&self, now: &RowUsage, tenant: u8) -> bool {
+        now.has_share(tenant) || self.rows_held.has_share(tenant)
+    }
+
+    /// It was preempted while it was suspended.
+    pub(crate) fn has_idle(&self, index: usize) -> bool {
+        self.preempted_idle.contains(&index)
+    }
+
     pub(crate) fn has_preempted_idle(&self) -> bool {
         !self.preempted_idle.is_empty()
     }
@@ -73,6 +88,7 @@ impl World {
         let is_idle = |index: &usize| self.clients[*index].is_idle();
         let suspended: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
         let (mut victims, mut preempted_idle, mut siblings) = (0, Vec::new(), Vec::new());
+        let rows_held = self.row_usage();
         let preempted = self.preempted();
         // In which order they went is not known: what there is room for together may be in host memory for certain.
         let held = preempted
@@ -80,7 +96,13 @@ impl World {
             .map(|&index| self.num_held(&self.clients[index]));
         let has_room =
             self.most_host_blocks() + held.sum::<usize>() <= self.scenario.config.num_host_blocks;
-        for owner in preempted {
+        for &owner in &preempted {
+            let parent = owner - self.clients[owner].index;
+            if self.clients[owner].waits_for_parent && !preempted.contains(&parent) {
+                // It computes its prompt itself.
+                self.clients[owner].waits_for_parent = false;
+                self.tally.saw(Sight::Parted);
+            }
             if self.clients[owner].waits_for_parent {
                 self.clients[owner].preempt();
                 self.running.retain(|&other| other != owner);
@@ -111,9 +133,14 @@ impl World {
             suspended,
             preempted_idle,
             has_preempted: victims > 0,
+            yielded: Vec::new(),
+            has_yielded: false,
+            rows_held,
             row_usage: self.row_usage(),
             newcomers: Vec::new(),
         };
+        before.yielded = self.yielded(&before, &preempted, victims);
+        before.has_yielded = !before.yielded.is_empty();
         let mut num_joining = 0;
         let mut joined = Vec::new();
         for assigned in view.assigned {
@@ -202,9 +229,13 @@ impl World {
             return self.check_sibling(index, row, start);
         }
         ensure!(
-            !before.has_preempted || self.attempt.is_repeated || self.attempt.is_unsettled,
+            !before.has_preempted
+                || before.has_yielded
+                || self.attempt.is_repeated
+                || self.attempt.is_unsettled,
             "#{label} is admitted in a step that preempts"
         );
+        self.check_yielded(index, before)?;
         ensure!(
             !self.clients[index].is_suspended(),
             "#{label} is admitted though it is suspended"
@@ -212,7 +243,13 @@ impl World {
         self.check_start(index, start)?;
         before.newcomers.push(self.newcomer(index));
         if self.clients[index].joined {
-            self.check_order(index, Client::is_preempted)?;
+            self.check_order(index, Client::is_preempted, before)?;
+            ensure!(
+                self.scenario.config.steps_in_flight > 1
+                    || !before.suspended.is_empty()
+                    || !self.takes_reserved_row(index),
+                "#{label} comes back to a row that is reserved for tenants below their share"
+            );
             self.clients[index].resumed_at = self.tally.steps();
         } else {
             self.check_turn(index, before, *num_joining)?;

@@ -81,6 +81,7 @@ pub(crate) struct Client {
     /// Tokens of its prompt that were sent back.
     pub(crate) num_prompt_sent: usize,
     pub(crate) priority: i32,
+    pub(crate) turn_delay: u64,
     /// Output tokens that it may have; `None` is no limit.
     pub(crate) credit: Option<u64>,
     /// It gets no more.
@@ -99,6 +100,10 @@ pub(crate) struct Client {
     /// Steps in flight that name it.
     pub(crate) in_flight: usize,
     pub(crate) num_preemptions: usize,
+    /// Tokens that it had at its last preemption.
+    pub(crate) num_at_preemption: Option<usize>,
+    /// Tokens between its last two preemptions.
+    pub(crate) progress_before: Option<usize>,
     /// Tokens found in the cache when it first joined.
     pub(crate) num_cached: usize,
     /// Tokens whose KV a preemption or a failed step threw away, and how many were computed again.
@@ -158,6 +163,7 @@ impl Client {
             prompt_output: arrival.prompt_output,
             num_prompt_sent: 0,
             priority: arrival.priority,
+            turn_delay: arrival.turn_delay,
             credit: None,
             credit_is_final: false,
             is_paused: false,
@@ -169,6 +175,8 @@ impl Client {
             last_step: 0,
             in_flight: 0,
             num_preemptions: 0,
+            num_at_preemption: None,
+            progress_before: None,
             num_cached: 0,
             num_lost: 0,
             num_recomputed: 0,
@@ -221,7 +229,8 @@ impl Client {
     /// When it has to start: at the time that it names, and soon after it came.
     pub(crate) fn must_start(&self) -> i128 {
         let latest = i128::from(self.arrival) + i128::from(PATIENCE);
-        self.start_by.map_or(latest, |time| latest.min(time.into()))
+        let start_by = self.start_by.map_or(latest, |time| latest.min(time.into()));
+        start_by + i128::from(self.turn_delay)
     }
 
     /// Both are preempted, or both new ones of a tenant.
@@ -288,6 +297,9 @@ impl Client {
         self.lose_computed();
         self.is_rolled_back = false;
         self.num_preemptions += 1;
+        let num_tokens = self.answer.num_prompt + self.num_output;
+        self.progress_before = self.num_at_preemption.map(|before| num_tokens - before);
+        self.num_at_preemption = Some(num_tokens);
     }
 
     /// The row stays, its blocks are gone: the step that named it has failed.

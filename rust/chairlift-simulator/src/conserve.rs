@@ -21,7 +21,8 @@ impl World {
         // Where a row is reserved, only a request of a tenant below its share is certain to get it.
         let usage = self.row_usage();
         let has_share = |index: &usize| usage.has_share(self.clients[*index].tenant);
-        let is_kept = waiting.iter().all(has_share)
+        let is_preempted = |&index: &usize| self.clients[index].is_preempted();
+        let is_kept = (waiting.iter().all(has_share) || waiting.iter().any(is_preempted))
             && waiting.iter().any(|&index| self.takes_reserved_row(index));
         self.tally.add(Sight::RowsKept, u64::from(is_kept));
         let config = &self.scenario.config;
@@ -86,10 +87,14 @@ impl World {
             live.filter(|&index| waits(&self.clients[index])).collect()
         };
         let preempted: Vec<_> = live(Client::is_preempted);
-        if preempted.is_empty() {
-            live(Client::is_fresh)
-        } else {
-            preempted
+        let usage = self.row_usage();
+        let has_share = |&index: &usize| usage.has_share(self.clients[index].tenant);
+        // Those of tenants below their share pass preempted ones of others.
+        let may_be_passed = preempted.iter().any(has_share);
+        match self.scenario.config.policy {
+            _ if preempted.is_empty() => live(Client::is_fresh),
+            Policy::Continuous if may_be_passed => [preempted, live(Client::is_fresh)].concat(),
+            _ => preempted,
         }
     }
 

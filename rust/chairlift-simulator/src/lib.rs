@@ -51,6 +51,7 @@ mod text;
 mod turns;
 mod workload;
 mod world;
+mod yielding;
 
 use std::sync::Arc;
 

@@ -19,6 +19,19 @@ impl RowUsage {
         num_used * self.num_used.len() >= self.num_rows
     }
 
+    /// The tenant stays below its share until the last of so many rows more.
+    pub(crate) fn stays_within(&self, tenant: u8, num_rows: usize) -> bool {
+        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
+        (num_used + num_rows - 1) * self.num_used.len() < self.num_rows
+    }
+
+    /// How many of so many rows the tenant has beyond its share.
+    pub(crate) fn num_spare(&self, tenant: u8, num_left: usize) -> usize {
+        let share = self.num_rows.div_ceil(self.num_used.len().max(1)).max(1);
+        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
+        num_used.saturating_sub(num_left).saturating_sub(share)
+    }
+
     fn have_all_their_share(&self) -> bool {
         self.num_used.keys().all(|&tenant| self.has_share(tenant))
     }
@@ -55,9 +68,10 @@ impl World {
         config.policy == Policy::Continuous && num_reserved_rows(config.max_num_seqs) > 0
     }
 
-    /// Whether a new request would take a row that is reserved for others: its tenant has its share, another has not.
+    /// Whether a waiting request would take a row that is reserved for others: its tenant has its share, another has not.
     pub(crate) fn takes_reserved_row(&self, index: usize) -> bool {
-        if !self.reserves_rows() || !self.clients[index].is_fresh() {
+        let client = &self.clients[index];
+        if !self.reserves_rows() || !(client.is_fresh() || client.is_preempted()) {
             return false;
         }
         let num_free = self.rows.iter().filter(|owner| owner.is_none()).count();

@@ -42,9 +42,13 @@ pub(crate) struct Traffic {
     /// Requests with a credit limit, and with a priority.
     pub(crate) credits: Rate,
     pub(crate) priorities: Rate,
+    /// Requests of callers with many, which take turns with others.
+    pub(crate) delays: Rate,
     /// Requests with several answers.
     pub(crate) answers: Rate,
     pub(crate) max_answers: usize,
+    /// The first tenant asks for as many answers as there are rows, or half as many; the others for one.
+    pub(crate) is_greedy: bool,
     /// Requests with an adapter.
     pub(crate) adapters: Rate,
 }
@@ -115,8 +119,10 @@ impl Scenario {
             prompts: sometimes(random, 512),
             credits: 0,
             priorities: 0,
+            delays: 0,
             answers: 0,
             max_answers: config.max_answers().min(8),
+            is_greedy: false,
             adapters: 0,
         };
         let mut faults = Faults {
@@ -154,6 +160,11 @@ impl Scenario {
         if random.chance(384) {
             config.state_snapshots = Some(random.pick(&[0, 1, 2, 8, 64]));
             (config.max_step_drafts, config.num_host_blocks) = (0, 0);
+        }
+        traffic.delays = sometimes(random, 1024);
+        if traffic.num_tenants > 1 && random.chance(256) {
+            traffic.is_greedy = true;
+            traffic.max_answers = config.max_answers();
         }
         Self {
             seed: None,

@@ -165,6 +165,7 @@ const CHANGES: &[fn(&mut Arrival)] = &[
     |arrival| arrival.stops.clear(),
     |arrival| arrival.queue_patience = None,
     |arrival| arrival.first_token_patience = None,
+    |arrival| arrival.turn_delay = 0,
     |arrival| arrival.patience = None,
     |arrival| arrival.credit = None,
     |arrival| arrival.priority = 0,

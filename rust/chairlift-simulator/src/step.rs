@@ -140,6 +140,7 @@ impl World {
             return Ok(());
         }
         let num_tokens = view.input_ids.len() - num_drafts as usize;
+        self.check_none_lacks_its_share(&before, num_tokens)?;
         self.check_work_is_conserved(&before, num_tokens - num_claimed)
     }
 

@@ -93,6 +93,8 @@ sights! {
     PromptPieces "pieces of prompts",
     PromptScores "log probabilities of prompts",
     Copies "blocks copied",
+    Yielded "preempted for a tenant below its share",
+    Parted "answers that left the one that computes their prompt",
     GroupsPreempted "requests preempted before their answers forked",
     Dealt "credit left to other answers",
     StatesLoaded "recurrent states loaded",

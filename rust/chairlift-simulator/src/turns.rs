@@ -23,10 +23,11 @@ fn goes_before(first: &Client, other: &Client) -> bool {
     if urgent >= 0 && levels >= 0 {
         return urgent > 0 || levels > 0 || first.id < other.id;
     }
-    let older = i128::from(other.arrival) - i128::from(first.arrival);
+    let placed = |client: &Client| i128::from(client.arrival) + i128::from(client.turn_delay);
+    let older = placed(other) - placed(first);
     let is_overdue = older + levels * i128::from(PRIORITY_LEVEL) > i128::from(PATIENCE);
     // A request may name a time that was over when it came.
-    is_overdue && other.must_start() >= i128::from(other.arrival)
+    is_overdue && other.must_start() >= placed(other)
 }
 
 impl World {
@@ -38,11 +39,18 @@ impl World {
         num_joining: usize,
     ) -> Checked {
         let label = self.clients[index].label;
-        let waits = self
-            .live
-            .iter()
-            .any(|&other| self.clients[other].is_preempted());
-        ensure!(!waits, "#{label} is admitted before a preempted request");
+        let is_odd = self.scenario.config.steps_in_flight > 1;
+        let usage = self.row_usage();
+        let num_rows = 1 + self.waiting_siblings(index).len();
+        let is_within = usage.stays_within(self.clients[index].tenant, num_rows)
+            && self.scenario.config.policy == Policy::Continuous;
+        let live = self.live.iter().map(|&other| &self.clients[other]);
+        let mut preempted = live.filter(|other| other.is_preempted());
+        ensure!(
+            preempted
+                .all(|other| is_odd || is_within && before.has_had_share(&usage, other.tenant)),
+            "#{label} is admitted before a preempted request"
+        );
         if num_joining == 0 {
             // A step in flight names rows that are not back, even if all their requests have ended.
             let gate =
@@ -59,7 +67,7 @@ impl World {
                 "more than a batch is admitted"
             );
         }
-        self.check_order(index, Client::is_fresh)?;
+        self.check_order(index, Client::is_fresh, before)?;
         let fresh = || {
             let live = self.live.iter().copied();
             live.filter(|&other| other != index && self.clients[other].is_fresh())
@@ -85,10 +93,23 @@ impl World {
     }
 
     /// A request is admitted: no other that waits in its line has to be before it.
-    pub(crate) fn check_order(&self, index: usize, waits: fn(&Client) -> bool) -> Checked {
+    pub(crate) fn check_order(
+        &self,
+        index: usize,
+        waits: fn(&Client) -> bool,
+        before: &Before,
+    ) -> Checked {
         let client = &self.clients[index];
+        let usage = self.row_usage();
+        let has_share = |client: &Client| {
+            let had_share = before.has_had_share(&usage, client.tenant);
+            (had_share, usage.has_share(client.tenant))
+        };
         let line = self.live.iter().map(|&other| &self.clients[other]);
-        let mut line = line.filter(|other| waits(other) && client.shares_line(other));
+        // A preempted request of a tenant below its share passes those of others.
+        let mut line = line.filter(|other| {
+            waits(other) && client.shares_line(other) && has_share(client) == has_share(other)
+        });
         let before = line.find(|other| goes_before(other, client));
         ensure!(
             before.is_none(),

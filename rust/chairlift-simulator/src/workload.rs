@@ -64,6 +64,8 @@ pub(crate) struct Arrival {
     /// From the arrival on.
     pub(crate) queue_patience: Option<u64>,
     pub(crate) first_token_patience: Option<u64>,
+    /// It stands in the queue as if it had arrived so much later.
+    pub(crate) turn_delay: u64,
     pub(crate) patience: Option<u64>,
 }
 
@@ -105,6 +107,23 @@ fn draw_adapter(random: &mut Random, traffic: &Traffic) -> (u8, u8) {
     }
 }
 
+fn draw_num_sequences(random: &mut Random, traffic: &Traffic, tenant: u8) -> usize {
+    match tenant {
+        0 if traffic.is_greedy => traffic.max_answers.div_ceil(random.between(1, 2)),
+        _ if traffic.is_greedy => 1,
+        _ if random.chance(traffic.answers) => random.between(1, traffic.max_answers),
+        _ => 1,
+    }
+}
+
+fn draw_turn_delay(random: &mut Random, traffic: &Traffic) -> u64 {
+    if random.chance(traffic.delays) {
+        random.magnitude(1, 1 << 34) as u64
+    } else {
+        0
+    }
+}
+
 pub(crate) fn draw_priority(random: &mut Random) -> i32 {
     random.between(0, 20) as i32 - 10
 }
@@ -127,11 +146,7 @@ impl Arrival {
             label,
             flaw: None,
             num_prompt: random.between(1, max_prompt),
-            num_sequences: if random.chance(traffic.answers) {
-                random.between(1, traffic.max_answers)
-            } else {
-                1
-            },
+            num_sequences: draw_num_sequences(random, traffic, tenant),
             prefix: random.below(traffic.num_prefixes) as u8,
             shared: random.between(0, traffic.max_shared),
             max_tokens,
@@ -163,6 +178,7 @@ impl Arrival {
                 0
             },
             adapter: draw_adapter(random, traffic),
+            turn_delay: draw_turn_delay(random, traffic),
         }
     }
 
@@ -200,6 +216,7 @@ impl Arrival {
         new.first_token_by = self.first_token_by(now);
         new.deadline = self.patience.map(|time| now.saturating_add(time));
         (new.credit, new.priority) = (self.credit, self.priority);
+        new.turn_delay = self.turn_delay;
         for answer in &mut answers {
             answer.stop(&new);
         }
@@ -286,6 +303,9 @@ impl fmt::Display for Arrival {
         }
         if self.priority != 0 {
             write!(f, ", priority {}", self.priority)?;
+        }
+        if self.turn_delay != 0 {
+            write!(f, ", its turn {} later", self.turn_delay)?;
         }
         for (on, what) in [
             (self.detokenize, "text"),

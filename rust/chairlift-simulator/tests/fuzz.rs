@@ -116,6 +116,7 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
         deadline: deadlines[1],
         credit: None,
         priority,
+        turn_delay: u64::from(priority.unsigned_abs()),
     }
 }
 

@@ -30,6 +30,7 @@ class Times:
     queue_timeout_s: float | None
     time_to_first_token_s: float | None
     time_limit_s: float | None
+    turn_delay_s: float = 0.0
 
     @property
     def start_within_s(self) -> float | None:

@@ -272,6 +272,7 @@ class Preparer:
             checks.seconds(queue_timeout_s, f"{path}schedule.queue_timeout"),
             checks.seconds(asked.time_to_first_token_s, f"{path}schedule.time_to_first_token"),
             checks.seconds(time_limit_s, f"{path}schedule.time_limit"),
+            asked.turn_delay_s,
         )
 
     def _check_size(self, prompt: Prompt, keep: int | None) -> None:

@@ -61,6 +61,10 @@ impl StepBuilder<'_> {
                 has_blocks,
                 "invariant: the blocks of all its tokens are promised"
             );
+            if self.claim.claimant.is_some() {
+                // What has yielded does not come back in the same step.
+                break;
+            }
         }
         self.scheduler.wait_clock.set_cause(cause, turn);
         opens
@@ -109,15 +113,8 @@ impl StepBuilder<'_> {
             return Err(WaitCause::Row);
         }
         let num_hits = scheduler.num_hits(slot);
+        let headroom = scheduler.headroom(slot, scheduler.running.len() - self.num_idle_rows);
         let request = scheduler.request(slot);
-        // A preempted request resumes only when every request that runs, itself included, could take one more token;
-        // otherwise it would lose its row again at once and compute the same tokens over and over.
-        let headroom = if request.is_preempted() {
-            let own = scheduler.kv.room_for_next(request.tokens.len());
-            (scheduler.running.len() - self.num_idle_rows) * scheduler.kv.num_groups() + own
-        } else {
-            0
-        };
         let start = scheduler.kv.start(&request.table, num_hits);
         let num_swapped = request.table.num_swapped_tokens();
         let has_blocks = missing_rows == 0 && scheduler.take_blocks(slot, num_hits, headroom)
@@ -168,6 +165,20 @@ impl StepBuilder<'_> {
 }
 
 impl Scheduler {
+    /// Blocks that must be free beside those of a request that is admitted, where so many run.
+    ///
+    /// A preempted request resumes only when every request that runs, itself included, could take one more token;
+    /// otherwise it would lose its row again at once and compute the same tokens over and over.
+    pub(super) fn headroom(&self, slot: Slot, num_running: usize) -> usize {
+        let request = self.request(slot);
+        if request.is_preempted() {
+            let own = self.kv.room_for_next(request.tokens.len());
+            num_running * self.kv.num_groups() + own
+        } else {
+            0
+        }
+    }
+
     /// Rows that a waiting request lacks, its siblings' included.
     pub(super) fn missing_rows(&self, slot: Slot) -> usize {
         let num_rows = self.request(slot).num_rows();

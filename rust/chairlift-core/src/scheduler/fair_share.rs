@@ -14,9 +14,9 @@ use crate::ids::{Nanos, Slot, Tenant};
 
 /// The rows by tenant.
 pub(super) struct RowUsage {
-    num_used: Vec<usize>,
-    num_tenants: usize,
-    num_rows: usize,
+    pub(super) num_used: Vec<usize>,
+    pub(super) num_tenants: usize,
+    pub(super) num_rows: usize,
 }
 
 impl RowUsage {

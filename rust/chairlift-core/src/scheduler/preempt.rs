@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use super::{Scheduler, live, step::StepBuilder};
+use super::{Scheduler, live, step::StepBuilder, yielding::LEAST_PROGRESS};
 use crate::{
     cost_model::Work,
     ids::Slot,
@@ -25,7 +25,7 @@ use crate::{
 
 /// What a preemption costs; the request of the least is preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cost {
+pub(super) struct Cost {
     times_preempted: u32,
     /// Tokens to compute again for each 1,024 blocks that become free.
     per_block: usize,
@@ -128,7 +128,7 @@ impl StepBuilder<'_> {
     /// A request is not in the step: if it is a decode, the token and the time that are reserved for it are free.
     fn withdraw(&mut self, slot: Slot) {
         let request = self.scheduler.request(slot);
-        if request.is_decode() {
+        if request.is_decode() && !self.claim.left_out.contains(&slot) {
             let decode = Work::sampled(request.num_computed, 1);
             self.budget.give_back(&self.scheduler.costs, decode);
         }
@@ -140,36 +140,44 @@ impl Scheduler {
     fn cost(&self, slot: Slot) -> Option<Cost> {
         let request = self.request(slot);
         let may_go = request.is_running() && request.in_flight == 0 && request.parent.is_none();
-        if !may_go {
-            return None;
-        }
+        may_go.then(|| self.loss(slot))
+    }
+
+    /// What is lost with a request that has a row.
+    pub(super) fn loss(&self, slot: Slot) -> Cost {
+        let request = self.request(slot);
         let num_freed = self.kv.num_released(&request.table);
         let num_tokens = request.num_computed;
-        Some(Cost {
+        Cost {
             times_preempted: request.times_preempted,
             per_block: (num_tokens << 10)
                 .checked_div(num_freed)
                 .unwrap_or(usize::MAX),
             num_tokens,
-        })
+        }
     }
 
-    /// A running request that no step names loses row and blocks, with its siblings if they wait for its prompt, and waits
-    /// in front of all that are fresh, or outside the queue while it is suspended.
-    fn preempt(&mut self, slot: Slot) {
+    /// A running request that no step names loses row and blocks, with its siblings if they wait for its prompt, and waits.
+    pub(super) fn preempt(&mut self, slot: Slot) {
         self.swap_out(slot);
-        self.record_wait(slot);
         for sibling in self.siblings(slot) {
             self.release_row(sibling);
             live(&mut self.requests, sibling).state = State::WithParent;
             self.num_with_parent += 1;
         }
+        self.lose_row(slot);
+    }
+
+    /// A sequence loses row and blocks, and waits in front of all that are fresh, or outside the queue while it is suspended.
+    pub(super) fn lose_row(&mut self, slot: Slot) {
+        self.record_wait(slot);
         self.release_row(slot);
         let request = live(&mut self.requests, slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
         self.kv.release(&mut request.table);
         request.lose_computed();
         request.times_preempted += 1;
+        request.yields_from = request.tokens.len() + LEAST_PROGRESS;
         request.stats.num_preemptions += 1;
         self.num_preemptions += 1;
         self.wait(slot, Origin::Preempted);

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! A request that may not have a reserved row is passed by one that may, even if that one's tenant was served more: the
-//! row is not for the first in any case.
+//! row is not for the first in any case. A preempted request is no exception: else a tenant beyond its share would take back
+//! the row that it has yielded ([`super::yielding`]), and yield again to the next request.
 
-use super::{fair_share::RowUsage, slot_of, step::StepBuilder};
+use super::{Scheduler, fair_share::RowUsage, slot_of, step::StepBuilder};
 use crate::ids::Slot;
 
 /// With fewer rows none is reserved.
@@ -23,6 +24,13 @@ impl StepBuilder<'_> {
     /// The request that is admitted next: the head of the queue, or one that passes it; None if the rows that are free are
     /// reserved for others.
     pub(super) fn next_to_admit(&self, head: Slot) -> Option<Slot> {
+        let waits = |&slot: &Slot| self.scheduler.request(slot).origin().is_some();
+        if let Some(claimant) = self.claim.claimant.filter(waits) {
+            return Some(claimant);
+        }
+        if let Some(claimant) = self.scheduler.passes_preempted(self.now, head) {
+            return Some(claimant);
+        }
         let Some(usage) = self.usage_that_reserves_rows(head) else {
             return Some(head);
         };
@@ -38,12 +46,10 @@ impl StepBuilder<'_> {
         let request = scheduler.request(slot);
         let num_rows = scheduler.config.max_num_seqs;
         let num_reserved = (num_rows / ROWS_PER_RESERVED).max(1);
-        let can_reserve = num_rows >= FEWEST_ROWS
-            && !scheduler.config.policy.holds_rows()
-            && self.num_idle_rows == 0;
+        let can_reserve = scheduler.reserves_rows() && self.num_idle_rows == 0;
         let num_left = scheduler.rows.num_free().checked_sub(request.num_rows());
         let is_left = num_left.is_some_and(|left| left >= num_reserved);
-        if !can_reserve || request.is_preempted() || is_left {
+        if !can_reserve || is_left {
             return None;
         }
         let usage = scheduler.row_usage(self.now)?;
@@ -51,5 +57,12 @@ impl StepBuilder<'_> {
         let is_reserved =
             usage.has_share(request.tenant) && !expected.all(|other| usage.has_share(other));
         is_reserved.then_some(usage)
+    }
+}
+
+impl Scheduler {
+    /// Whether rows can be reserved at all.
+    pub(super) fn reserves_rows(&self) -> bool {
+        self.config.max_num_seqs >= FEWEST_ROWS && !self.config.policy.holds_rows()
     }
 }

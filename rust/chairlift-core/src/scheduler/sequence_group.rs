@@ -35,7 +35,7 @@ impl Scheduler {
         let request = request.filter(|request| request.num_siblings > 0);
         request.map_or_else(Vec::new, |request| {
             let mut slots = self.sequences(request.owner);
-            slots.retain(|&slot| slot != parent);
+            slots.retain(|&slot| self.request(slot).parent == Some(parent));
             slots
         })
     }

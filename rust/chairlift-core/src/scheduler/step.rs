@@ -1,6 +1,6 @@
 //! Planning a step: running requests go on, then waiting requests may be admitted.
 
-use super::{Item, Scheduler, Step, budget::Budget, live};
+use super::{Item, Scheduler, Step, budget::Budget, live, yielding::Claim};
 use crate::{
     cost_model::Work,
     ids::{Nanos, Slot, StepId},
@@ -35,7 +35,8 @@ impl Scheduler {
             return Next::Idle { wake_at: None };
         }
         self.expire(now);
-        let mut step = StepBuilder::new(self, now, plan);
+        let claim = self.yield_rows(now);
+        let mut step = StepBuilder::new(self, now, plan, claim);
         step.schedule_running();
         let gate_opens = step.admit_waiting();
         step.schedule_deferred();
@@ -57,6 +58,7 @@ pub(super) struct StepBuilder<'a> {
     pub(super) work: Work,
     /// Prompts that let those of other tenants go first.
     pub(super) deferred: Vec<Slot>,
+    pub(super) claim: Claim,
     /// Running requests from this place on the list on are left out of the step.
     pub(super) end: usize,
     /// Rows of suspended requests that no step in flight names: a request that lacks a row or a block takes them.
@@ -69,13 +71,13 @@ pub(super) struct StepBuilder<'a> {
 
 impl<'a> StepBuilder<'a> {
     /// An empty step. Its budget lacks one token for each decode.
-    fn new(scheduler: &'a mut Scheduler, now: Nanos, plan: &'a mut Plan) -> Self {
+    fn new(scheduler: &'a mut Scheduler, now: Nanos, plan: &'a mut Plan, claim: Claim) -> Self {
         let (mut decodes, mut num_idle_rows) = (Work::default(), 0);
         for &slot in &scheduler.running {
             let request = live(&mut scheduler.requests, slot);
             match request.num_pending() {
                 0 if request.is_idle() => num_idle_rows += request.num_rows(),
-                1 if !request.restarts => {
+                1 if !request.restarts && !claim.left_out.contains(&slot) => {
                     decodes = decodes.and(Work::sampled(request.num_computed, 1));
                 }
                 _ => {}
@@ -90,6 +92,7 @@ impl<'a> StepBuilder<'a> {
             items: scheduler.spare_items.pop().unwrap_or_default(),
             work: Work::default(),
             deferred: Vec::new(),
+            claim,
             end: scheduler.running.len(),
             num_idle_rows,
             is_short: false,
@@ -105,6 +108,8 @@ impl<'a> StepBuilder<'a> {
             let slot = self.scheduler.running[index];
             if !live(&mut self.scheduler.requests, slot).is_running() {
                 // A request before it has taken its row.
+            } else if self.claim.left_out.contains(&slot) {
+                // It yields its row when the steps that name it have ended.
             } else if self.is_deferred(usage.as_ref(), slot) {
                 self.deferred.push(slot);
             } else {

@@ -23,3 +23,4 @@ mod swap;
 mod text;
 mod text_properties;
 mod windows;
+mod yielding;

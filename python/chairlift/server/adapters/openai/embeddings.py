@@ -79,7 +79,7 @@ async def embeddings(server: ServerContext, exchange: Exchange) -> None:
     value = await exchange.json()
     try:
         job = embeddings_job(value, server.model_names)
-        results = await _run(server, exchange, job.requests)
+        results = await _run(server, exchange, job.requests, "input")
     except RequestError as error:
         raise HttpError.of(error) from None
     pairs = [(result.vector(), result.num_tokens) for result in results]
@@ -106,7 +106,7 @@ async def rerank(server: ServerContext, exchange: Exchange) -> None:
         if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
             raise bad("top_n", "a number of at least 1", top)
         requests = rerank_requests(query, documents, abilities, truncate=truncate)
-        results = await _run(server, exchange, requests)
+        results = await _run(server, exchange, requests, "documents")
     except RequestError as error:
         raise HttpError.of(error) from None
     num_tokens = sum(result.num_tokens for result in results)
@@ -151,7 +151,7 @@ def _encoded(vector: Vector, form: str) -> "str | list[float]":
 
 
 async def _run(
-    server: ServerContext, exchange: Exchange, requests: Sequence[Request]
+    server: ServerContext, exchange: Exchange, requests: Sequence[Request], field: str
 ) -> list[Pooled]:
     """Run the requests; they are cancelled when the client goes.
 
@@ -167,6 +167,7 @@ async def _run(
             tenant=exchange.tenant,
             connection=exchange.peer,
             time_remaining=lambda: None if deadline is None else deadline - time.monotonic(),
+            field=field,
         )
     )
     exchange.on_disconnect = task.cancel  # type: ignore[assignment]

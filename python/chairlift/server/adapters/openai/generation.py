@@ -26,6 +26,7 @@ from chairlift.server.context import ServerContext
 from chairlift.server.http.errors import Disconnected, HttpError, refused
 from chairlift.server.http.exchange import Exchange, to_json
 from chairlift.server.outbox import Outbox
+from chairlift.server.quotas import sequences_of
 from chairlift.server.requests import Requests
 from chairlift.server.status import from_error
 from chairlift.v1 import generation_pb2 as pb
@@ -100,6 +101,9 @@ class Generation:
         traceparent = self._exchange.header("traceparent") or ""
         num_kept_bytes = 0 if self._window_s is None else self._job.repeated.pack()
         self._exchange.on_disconnect = self._outbox.wake
+        if len(self._job.requests) > 1:
+            num = sum(sequences_of(request).num for request in self._job.requests)
+            self._server.quotas.check_call(num, num, "prompt")
         for number, request in enumerate(self._job.requests):
             if number:
                 # Short prompts are tokenized at once: many must not hold the event loop together.

@@ -1,0 +1,175 @@
+//! Rows that tenants beyond their share yield to requests of tenants below it: in time, no more than they have beyond it, and
+//! not without progress between two preemptions.
+
+use std::collections::BTreeMap;
+
+use chairlift_core::policy::Policy;
+
+use crate::{
+    batch::Before,
+    client::{Client, State},
+    tally::Sight,
+    world::{Checked, World, ensure},
+};
+
+/// Tokens between two preemptions of a sequence by which it yields.
+const LEAST_PROGRESS: usize = 16;
+
+/// Sequences that yield their blocks at once, beside those that yield their rows.
+const MOST_FOR_BLOCKS: usize = 16;
+
+impl World {
+    /// The requests among those preempted that yielded, if all of them may have done so: a request of a tenant below its share
+    /// waits, and their tenants have theirs. `num_victims` are those that could go on.
+    pub(crate) fn yielded(
+        &self,
+        before: &Before,
+        preempted: &[usize],
+        num_victims: usize,
+    ) -> Vec<usize> {
+        let config = &self.scenario.config;
+        if num_victims == 0 || config.policy != Policy::Continuous {
+            return Vec::new();
+        }
+        if config.steps_in_flight > 1 {
+            return preempted.to_vec();
+        }
+        let usage = &before.row_usage;
+        let claims = |&index: &usize| {
+            let client = &self.clients[index];
+            let waits = client.is_fresh() || client.is_preempted();
+            waits && usage.stays_within(client.tenant, 1 + self.waiting_siblings(index).len())
+        };
+        let victims = preempted.iter().copied();
+        let victims: Vec<_> = victims
+            .filter(|index| !before.has_idle(*index) && !self.clients[*index].waits_for_parent)
+            .collect();
+        let keeps_share = |&index: &usize| usage.has_share(self.clients[index].tenant);
+        let is_explained = self.live.iter().any(claims) && victims.iter().all(keeps_share);
+        if is_explained { victims } else { Vec::new() }
+    }
+
+    /// A request that is admitted in a step in which others yielded is one for which they may: its tenant is below its share.
+    /// What yielded has made progress since its last preemption.
+    pub(crate) fn check_yielded(&mut self, index: usize, before: &mut Before) -> Checked {
+        if before.yielded.is_empty() || self.scenario.config.steps_in_flight > 1 {
+            return Ok(());
+        }
+        let client = &self.clients[index];
+        let num_rows = 1 + self.waiting_siblings(index).len();
+        let is_unsettled = self.attempt.is_repeated || self.attempt.is_unsettled;
+        ensure!(
+            is_unsettled || before.row_usage.stays_within(client.tenant, num_rows),
+            "#{} is the first to be admitted where others yield, and its tenant has its share",
+            client.label
+        );
+        let yielded = std::mem::take(&mut before.yielded);
+        ensure!(
+            is_unsettled || yielded.len() <= num_rows.max(MOST_FOR_BLOCKS),
+            "{} requests yield for {num_rows} rows",
+            yielded.len()
+        );
+        self.tally.add(Sight::Yielded, yielded.len() as u64);
+        for &other in &yielded {
+            let other = &self.clients[other];
+            let count = other.progress_before.unwrap_or(LEAST_PROGRESS);
+            ensure!(
+                is_unsettled || count >= LEAST_PROGRESS,
+                "#{} yields again after {count} tokens",
+                other.label
+            );
+        }
+        Ok(())
+    }
+
+    /// A request of a tenant below its share does not wait for a row in a step in which a tenant beyond its share has more
+    /// than it could yield.
+    pub(crate) fn check_none_lacks_its_share(
+        &mut self,
+        before: &Before,
+        num_tokens: usize,
+    ) -> Checked {
+        let config = &self.scenario.config;
+        let live = || self.live.iter().copied();
+        if config.steps_in_flight > 1
+            || config.policy != Policy::Continuous
+            || before.has_preempted
+            || before.has_preempted_idle()
+            || !before.newcomers.is_empty()
+            || num_tokens >= config.max_num_batched_tokens
+            || live().any(|index| self.clients[index].is_preempted())
+        {
+            return Ok(());
+        }
+        let usage = self.row_usage();
+        let passes = self.reserves_rows();
+        let next = live().filter(|&index| {
+            let client = &self.clients[index];
+            client.is_fresh() && (!passes || !usage.has_share(client.tenant))
+        });
+        let next: Vec<_> = next.collect();
+        let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
+        let is_within =
+            |&index: &usize| usage.stays_within(self.clients[index].tenant, num_rows(index));
+        let Some(most) = next.iter().map(|&index| num_rows(index)).max() else {
+            return Ok(());
+        };
+        if !next.iter().all(is_within) || !self.have_blocks(&next) {
+            return Ok(());
+        }
+        let num_free = config.max_num_seqs - self.scheduler.load().num_rows_held;
+        let num_missing = most.saturating_sub(num_free);
+        let num_yielding = self.num_yielding(before);
+        ensure!(
+            num_missing == 0 || num_yielding < num_missing,
+            "{} requests of tenants below their share wait, and {num_yielding} rows could be yielded",
+            next.len()
+        );
+        Ok(())
+    }
+
+    /// The free blocks are enough for each of these, beside what is promised.
+    fn have_blocks(&self, waiting: &[usize]) -> bool {
+        let config = &self.scenario.config;
+        let num_blocks =
+            |tokens: usize| tokens.div_ceil(config.block_size) * config.kv_groups.len();
+        let left = |&index: &usize| {
+            let client = &self.clients[index];
+            num_blocks(client.num_tokens())
+                .saturating_sub(client.num_computed / config.block_size * config.kv_groups.len())
+        };
+        let promised: usize = self.running.iter().map(left).sum();
+        let needed = waiting
+            .iter()
+            .map(|&index| num_blocks(self.clients[index].num_tokens()));
+        needed.max().unwrap_or(0) + promised <= self.scheduler.load().num_free_blocks
+    }
+
+    /// Sequences that could yield their rows: of each tenant as many as it has beyond its share.
+    fn num_yielding(&self, before: &Before) -> usize {
+        let usage = self.row_usage();
+        let (mut may_yield, mut stay): (BTreeMap<u8, usize>, BTreeMap<u8, usize>) =
+            Default::default();
+        for &index in &self.running {
+            let client = &self.clients[index];
+            let is_oldest = before.running.first() == Some(&index);
+            let computes_for_others = !self.waiting_siblings(index).is_empty();
+            if client.is_suspended() || client.state != State::Running {
+                *stay.entry(client.tenant).or_default() += 1;
+            } else if !is_oldest && !computes_for_others && has_progress(client) && client.started {
+                *may_yield.entry(client.tenant).or_default() += 1;
+            }
+        }
+        let counts = may_yield.into_iter().map(|(tenant, count)| {
+            let num_left = stay.get(&tenant).copied().unwrap_or(0);
+            count.min(usage.num_spare(tenant, num_left))
+        });
+        counts.sum()
+    }
+}
+
+fn has_progress(client: &Client) -> bool {
+    let now = client.answer.num_prompt + client.num_output;
+    let before = client.num_at_preemption;
+    before.is_none_or(|before| now >= before + LEAST_PROGRESS)
+}
