@@ -18,6 +18,8 @@ SCENARIOS = [
     "unfinished_messages",
     "idle_watchers",
     "queue_hog",
+    "greedy_tenants",
+    "busy_callers",
     "overload",
     "slow_readers",
     "vanishing_clients",

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "a command")]
 
 mod table;
+mod tenants;
 
 use std::{
     env, fs, io,
@@ -14,6 +15,7 @@ use std::{
 };
 
 use table::{MUTANTS, Mutant};
+use tenants::OF_TENANTS;
 
 /// What the simulator may spend on one bug, in steps; a hunt that long has failed.
 const MAX_STEPS: &str = "40_000_000";
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let names: Vec<_> = env::args().skip(1).collect();
     let chosen = MUTANTS
         .iter()
+        .chain(OF_TENANTS)
         .filter(|mutant| names.is_empty() || names.iter().any(|name| name == mutant.name));
     println!("{}", HEAD.join("\n"));
     let (mut lines, mut caught) = (Vec::new(), 0);
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_bug_still_applies() {
-        let applied = MUTANTS.iter().map(|mutant| {
+        let applied = MUTANTS.iter().chain(OF_TENANTS).map(|mutant| {
             let text = fs::read_to_string(mutant.path()).expect("a file of the core");
             mutant.apply(&text)
         });

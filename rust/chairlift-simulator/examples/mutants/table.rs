@@ -14,8 +14,8 @@ pub(crate) struct Mutant {
 }
 
 macro_rules! mutants {
-    ($($name:ident, $peer:literal, $what:literal, $file:literal: $($old:literal => $new:literal),+;)+) => {
-        pub(crate) const MUTANTS: &[Mutant] = &[$(Mutant {
+    ($all:ident: $($name:ident, $peer:literal, $what:literal, $file:literal: $($old:literal => $new:literal),+;)+) => {
+        pub(crate) const $all: &[Mutant] = &[$(Mutant {
             name: stringify!($name),
             peer: $peer,
             what: $what,
@@ -25,7 +25,9 @@ macro_rules! mutants {
     };
 }
 
-mutants! {
+pub(crate) use mutants;
+
+mutants! { MUTANTS:
     // Blocks, rows and slots that never come back.
     end_keeps_blocks, "vllm#14326", "an ended request keeps its blocks", "scheduler/end.rs":
         "        self.kv.release(&mut request.table);\n        self.kv.forget" => "        self.kv.forget";
@@ -74,7 +76,7 @@ mutants! {
     preempts_without_gain, "vllm-ascend#16315", "a request is preempted for another that is not scheduled", "scheduler/preempt.rs":
         "            self.scheduler.preempt(slot);\n            return true;\n        }\n        // Steps" => "            self.scheduler.preempt(slot);\n            return false;\n        }\n        // Steps";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/admit.rs":
-        "(scheduler.running.len() - self.num_idle_rows) * scheduler.kv.num_groups() + own" => "own * 0";
+        "num_running * self.kv.num_groups() + own" => "num_running * 0 + own * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
         "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
     prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/budget.rs":
@@ -308,32 +310,6 @@ mutants! {
         "start_by - i128::from(priority) *" => "start_by - (i128::from(priority) << 40) *";
     the_urgent_wait, "-", "a request that has to start soon waits behind one that has not", "queue.rs":
         "start_by.map_or(latest, |time| latest.min(time.into()))" => "start_by.map_or(latest, |_| latest)";
-    a_flood_goes_first, "-", "the first request is admitted first, whatever its tenant was served", "queue.rs":
-        "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
-    who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "queue/shares.rs":
-        "entry.served = entry.served.max(floor);" => "let _ = floor;";
-    reserved_rows_go_to_the_flood, "-", "a flood takes the rows that are reserved for tenants below their share", "scheduler/reserved_rows.rs":
-        "usage.has_share(request.tenant) && !expected" => "!usage.has_share(request.tenant) && !expected";
-    reserved_rows_wait_for_the_flood, "-", "a request that may have a reserved row waits behind one that may not", "scheduler/reserved_rows.rs":
-        "slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)" => "scheduler.queue.first_new(passes).and(None)";
-    one_row_is_kept, "-", "of many rows as few are kept as of sixteen", "scheduler/reserved_rows.rs":
-        "(num_rows / ROWS_PER_RESERVED).max(1)" => "(num_rows / ROWS_PER_RESERVED).min(1)";
-    rows_are_kept_for_ever, "-", "a tenant that left long ago is still expected", "queue/shares.rs":
-        "now.saturating_sub(left) < ABSENCE" => "now >= left";
-    prompts_below_their_share_wait, "-", "a tenant below its share waits for prompts that others have begun", "scheduler/fair_share.rs":
-        "!self.deferred.is_empty()" => "false";
-    no_prompt_is_deferred, "-", "begun prompts of a tenant below its share wait for those of others", "scheduler/fair_share.rs":
-        "!self.items.is_empty() && is_in_prompt" => "false && is_in_prompt";
-    newcomers_never_cease, "-", "a tenant that comes seldom goes first however much it was served", "scheduler/fair_share.rs":
-        "shares.served(tenant) <= shares.served(other)" => "shares.served(tenant) <= shares.served(other) + 99_999";
-    prompts_over_their_share_join, "-", "a tenant with its share joins before prompts that have begun", "scheduler/admit.rs":
-        "resumes || !self.goes_before_deferred(tenant)" => "resumes";
-    debts_are_forgiven, "-", "a tenant that comes back owes nothing", "queue/shares.rs":
-        "entry.served = entry.served.max(floor);" => "entry.served = floor;";
-    output_is_free, "-", "a share counts prompts only", "scheduler/outcome.rs":
-        "OUTPUT_COST * num_taken as u64" => "OUTPUT_COST * num_taken as u64 / 9";
-    hits_are_charged, "-", "what the prefix cache has is charged again", "scheduler/admit.rs":
-        "PROMPT_COST * (request.num_prompt - start) as u64" => "PROMPT_COST * request.num_prompt as u64";
     steps_take_too_long, "-", "a chunk is cut to the budget of tokens only", "scheduler/budget.rs":
         "time as f64 - costs.predict(decodes)" => "time as f64 + costs.predict(decodes) * 1e9";
     decodes_are_free, "-", "decodes do not count against the budget of time", "scheduler/budget.rs":
