@@ -100,9 +100,8 @@ pub(crate) struct Client {
     /// Steps in flight that name it.
     pub(crate) in_flight: usize,
     pub(crate) num_preemptions: usize,
-    /// Tokens that it had at its last preemption.
+    /// Tokens that it had at its last preemption, and that came between the last two.
     pub(crate) num_at_preemption: Option<usize>,
-    /// Tokens between its last two preemptions.
     pub(crate) progress_before: Option<usize>,
     /// Tokens found in the cache when it first joined.
     pub(crate) num_cached: usize,
@@ -298,8 +297,8 @@ impl Client {
         self.is_rolled_back = false;
         self.num_preemptions += 1;
         let num_tokens = self.answer.num_prompt + self.num_output;
-        self.progress_before = self.num_at_preemption.map(|before| num_tokens - before);
-        self.num_at_preemption = Some(num_tokens);
+        let before = self.num_at_preemption.replace(num_tokens);
+        self.progress_before = before.map(|before| num_tokens - before);
     }
 
     /// The row stays, its blocks are gone: the step that named it has failed.
