@@ -49,7 +49,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
         adapter=given.text("adapter", ""),
         sampling=pb.Sampling(
             temperature=given.number("temperature"),
-            top_k=given.count("top_k"),
+            top_k=given.count("top_k", -1),
             top_p=given.number("top_p"),
             min_p=given.number("min_p"),
             seed=given.integer("seed", 0, 2**64 - 1),
@@ -205,8 +205,10 @@ class _Given:
         value, path = self._get(name)
         return None if value is None else checks.integer(value, path, low, high)
 
-    def count(self, name: str) -> int | None:
-        return self.integer(name, 0, _MAX_UINT32)
+    def count(self, name: str, off: int = 0) -> int | None:
+        """Return a count; `off` is another way to write 0."""
+        number = self.integer(name, off, _MAX_UINT32)
+        return 0 if number is not None and number < 0 else number
 
     def number(self, name: str) -> float | None:
         value, path = self._get(name)

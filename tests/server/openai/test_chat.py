@@ -196,8 +196,6 @@ WRONG = {
     ),
     "model": ({"model": "gpt-5"}, "model", "model_not_found"),
     "unknown": ({"colour": "red"}, "colour", "bad_parameter"),
-    "store": ({"store": True}, "store", "unsupported"),
-    "tier": ({"service_tier": "flex"}, "service_tier", "unsupported"),
     "stream": ({"stream": 1}, "stream", "bad_parameter"),
     "usage": ({"stream_options": {"include_usage": True}}, "stream_options", "unsupported"),
     "top_logprobs": ({"top_logprobs": 2}, "top_logprobs", "bad_parameter"),

@@ -40,6 +40,9 @@ from chairlift.types import (
 MAX_SALT_BYTES = 128
 MAX_PRIORITY = 10
 
+ALL_THAT_FITS = -1
+"""As `truncate_prompt`: the end of the prompt, as much as the context holds beside a token."""
+
 _MAX_UINT32 = 2**32 - 1
 
 
@@ -211,7 +214,9 @@ class Preparer:
         adapter = self._adapters.find(request.adapter, request.tenant) if request.adapter else None
         checks.short_text(cache.salt, "prefix_cache.salt", MAX_SALT_BYTES)
         keep = request.truncate_prompt
-        if keep is not None:
+        if keep is not None and keep == ALL_THAT_FITS:
+            keep = self._limits.text.max_context_len - 1
+        elif keep is not None:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
         if request.pooling is None or not request.pooling.truncate:
             self._check_size(request.prompt, keep)

@@ -10,7 +10,7 @@ from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.errors import Reason, RequestError
 from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.oip.tensors import OUTPUTS, add_output, read_inputs
-from chairlift.server.adapters.openai import parts
+from chairlift.server.adapters.openai import parts, rules
 from chairlift.server.adapters.openai.fields import Fields
 from chairlift.server.adapters.stubs import open_inference_pb2 as oip
 from chairlift.server.convert import OutputOptions, check_model
@@ -203,6 +203,7 @@ def _sampling(text: str) -> tuple[types.Sampling, types.Stopping, bool]:
     sampling = parts.sampling(fields)
     stopping = parts.stopping(fields, fields.take("max_tokens"))
     skip_special = fields.flag("skip_special_tokens", default=True)
+    fields.refuse_unless_neutral(rules.NEUTRAL)
     fields.end()
     if parts.num_answers(sampling) != 1:
         raise unsupported("sampling_parameters.n")

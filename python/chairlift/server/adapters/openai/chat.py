@@ -7,7 +7,7 @@ from typing import Any, Final
 from chairlift import types
 from chairlift.checks import bad
 from chairlift.server.adapters.names import Names
-from chairlift.server.adapters.openai import parts, tools
+from chairlift.server.adapters.openai import parts, rules, tools
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.formats import chat_format
@@ -20,6 +20,7 @@ _NAMES: Final = (
     | tools.NAMES
     | {
         "chat.messages": "messages",
+        "chat.tool_choice.name": "tool_choice.function.name",
         "chat.template_arguments": "chat_template_kwargs",
         "chat": "messages",
         "prompt": "messages",
@@ -36,22 +37,25 @@ def chat_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) 
     body = Fields(value)
     model = parts.model_of(body, served)
     stream = body.flag("stream")
-    include_usage = parts.stream_options(body, stream=stream)
+    usage = parts.stream_options(body, stream=stream)
     logprobs, num_top = _logprobs(body)
-    body.refuse("functions", "function_call")
-    _formats(body)
+    effort = _effort(body)
+    _others(body)
     constraint, constraint_names = chat_format(body)
-    parts.without_effect(body)
-    names = Names(_NAMES | constraint_names | {"stopping.max_tokens": _max_tokens_name(body)})
+    names = _NAMES | constraint_names | {"stopping.max_tokens": _max_tokens_name(body)}
     limit = body.take("max_completion_tokens")
     older_limit = body.take("max_tokens")
     sampling = parts.sampling(body)
+    taken = tools.chat_tools(body)
     chat = types.Chat(
         messages=chat_messages(body),
         add_generation_prompt=body.flag("add_generation_prompt", default=True),
-        template_arguments=body.take("chat_template_kwargs", {}),
-        **tools.chat_tools(body),
+        template_arguments=parts.template_arguments(body, effort),
+        **taken.arguments,
     )
+    if tools.is_forced(chat.tool_choice):
+        # A call has no other form than its own.
+        constraint = None
     request = types.Request(
         prompt=chat,
         sampling=sampling,
@@ -71,13 +75,15 @@ def chat_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) 
     form = functools.partial(Form, is_chat=True, texts=texts if logprobs else None)
     return Job(
         requests=[request],
-        output=parts.output(stream=stream, logprobs=logprobs, num_candidates=num_top),
+        output=parts.output(
+            stream=stream, logprobs=logprobs, num_candidates=num_top, counts=usage.in_chunks
+        ),
         num_answers=num,
         model=model,
         is_stream=stream,
         answer=lambda origin: ChoicesAnswer(origin, form(), num),
-        stream=lambda origin: ChoicesStream(origin, form(), num, include_usage=include_usage),
-        names=names,
+        stream=lambda origin: ChoicesStream(origin, form(), num, usage=usage),
+        names=Names(names, tools.renaming(taken.paths)),
     )
 
 
@@ -96,9 +102,29 @@ def _logprobs(body: Fields) -> tuple[bool, int]:
     return wanted, top
 
 
-def _formats(body: Fields) -> None:
-    """Take what the answer looks like, but for its text."""
+def _effort(body: Fields) -> str | None:
+    """Take the effort of reasoning, which some clients write as responses have it."""
+    effort = parts.effort_of(body, "reasoning_effort")
+    reasoning = body.part("reasoning")
+    if reasoning is None:
+        return effort
+    nested = parts.effort_of(reasoning, "effort")
+    if not reasoning.flag("enabled", default=True):
+        nested = "none"
+    reasoning.refuse_unless("exclude", False)
+    reasoning.drop("summary", "generate_summary")
+    reasoning.end()
+    return nested if effort is None else effort
+
+
+def _others(body: Fields) -> None:
+    """Take the fields that are ignored, and those that are refused unless they are off."""
     if body.items("modalities") not in ([], ["text"]):
         raise unsupported("modalities", "only text is supported by this server")
-    body.refuse("audio", "prediction", "web_search_options", "moderation")
-    body.refuse("reasoning_effort", "verbosity", "prompt_cache_options", "prompt_cache_retention")
+    if body.peek("function_call", "none") in ("none", "auto"):
+        # Without functions.
+        body.drop("function_call")
+    body.refuse("function_call", *rules.REFUSED_OF_CHAT)
+    body.refuse_unless_neutral(rules.NEUTRAL_OF_CHAT)
+    parts.verbosity_of(body)
+    body.drop(*rules.IGNORED_OF_CHAT)

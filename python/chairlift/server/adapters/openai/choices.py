@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from chairlift.server.adapters.openai.job import Origin
 from chairlift.server.adapters.openai.logprobs import LegacyLogprobs, TokenTexts
+from chairlift.server.adapters.openai.parts import StreamOptions
 from chairlift.server.adapters.openai.tools import Calls, call_delta
 from chairlift.server.http.errors import HttpError
 from chairlift.server.http.exchange import to_json
@@ -22,6 +23,8 @@ _FINISH_REASONS: Final = {
     pb.FINISH_REASON_LENGTH: "length",
     pb.FINISH_REASON_TIME_LIMIT: "length",
 }
+
+_UNFINISHED: Final = b',"finish_reason":null}'
 
 
 def quoted(text: str) -> bytes:
@@ -168,12 +171,15 @@ class ChoicesStream:
     """A response as server-sent events."""
 
     def __init__(
-        self, origin: Origin, form: Form, num_choices: int, *, include_usage: bool
+        self, origin: Origin, form: Form, num_choices: int, *, usage: StreamOptions
     ) -> None:
         """Prepare what all chunks have in common."""
         self._form = form
-        self._include_usage = include_usage
+        self._asked = usage
         self._usage = UsageSum()
+        self._num_prompt_tokens = [0] * num_choices
+        self._num_tokens = [0] * num_choices
+        """Of each answer so far; counted only where chunks tell it."""
         kind = "chat.completion.chunk" if form.is_chat else "text_completion"
         head = {
             "id": form.response_id(origin),
@@ -182,16 +188,31 @@ class ChoicesStream:
             "model": origin.model,
         }
         self._head = b"data: " + to_json(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._plain_tail = b'],"usage":null}\n\n' if usage.at_end else b"]}\n\n"
         before = b'"delta":{"content":' if form.is_chat else b'"text":'
         self._before_text = [
             self._head + b'{"index":%d,' % number + before for number in range(num_choices)
         ]
         self._after_text = b'},"logprobs":' if form.is_chat else b',"logprobs":'
-        self._end = b',"finish_reason":null}' + self._tail
-        self._after_plain = self._after_text + b"null" + self._end
+        self._plain_end = _UNFINISHED + self._plain_tail
         self._has_begun = [not form.is_chat] * num_choices
         self._has_calls = [False] * num_choices
+
+    def _tail(self, number: int) -> bytes:
+        """Return the end of a chunk of an answer."""
+        if not self._asked.in_chunks:
+            return self._plain_tail
+        prompt, output = self._num_prompt_tokens[number], self._num_tokens[number]
+        counts = b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
+        return b'],"usage":' + counts % (prompt, output, prompt + output) + b"}\n\n"
+
+    def _end(self, number: int) -> bytes:
+        """Return the end of a chunk that is not the last of its answer."""
+        return _UNFINISHED + self._tail(number) if self._asked.in_chunks else self._plain_end
+
+    def accepted(self, number: int, num_prompt_tokens: int) -> None:
+        """Note the length of the prompt of an answer."""
+        self._num_prompt_tokens[number] = num_prompt_tokens
 
     def prompt(self, number: int, prompt: pb.Prompt) -> bytes:
         """Encode a piece of the prompt of an answer, as if it were output."""
@@ -199,7 +220,10 @@ class ChoicesStream:
 
     def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
         """Encode tokens of an answer; a part of a character alone is no chunk."""
-        return self._chunk(number, tokens) if self._form.has_output else b""
+        if not self._form.has_output:
+            return b""
+        self._num_tokens[number] += len(tokens.token_ids)
+        return self._chunk(number, tokens)
 
     def _chunk(self, number: int, tokens: pb.Tokens | pb.Prompt) -> bytes:
         before = b""
@@ -212,9 +236,9 @@ class ChoicesStream:
             before += reasoning
         if self._form.texts is not None:
             logprobs = to_json(self._form.logprobs(number, tokens))
-            after = self._after_text + logprobs + self._end
+            after = self._after_text + logprobs + self._end(number)
         elif tokens.text:
-            after = self._after_plain
+            after = self._after_text + b"null" + self._end(number)
         else:
             return before + after_text
         return before + self._before_text[number] + quoted(tokens.text) + after + after_text
@@ -232,15 +256,16 @@ class ChoicesStream:
 
     def _delta(self, number: int, delta: dict[str, Any]) -> bytes:
         choice = b'{"index":%d,"delta":%s,"logprobs":null' % (number, to_json(delta))
-        return self._head + choice + self._end
+        return self._head + choice + self._end(number)
 
     def _role(self, number: int) -> bytes:
         delta = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null' % number
-        return self._head + delta + self._end
+        return self._head + delta + self._end(number)
 
     def finished(self, number: int, finished: pb.Finished) -> bytes:
         """Encode the end of an answer."""
         self._usage.add(finished.usage, has_output=self._form.has_output)
+        self._num_tokens[number] = finished.usage.output_tokens if self._form.has_output else 0
         before = b""
         if not self._has_begun[number]:
             self._has_begun[number] = True
@@ -248,7 +273,7 @@ class ChoicesStream:
         said = b'"delta":{}' if self._form.is_chat else b'"text":""'
         reason = _finish_reason(finished, has_calls=self._has_calls[number]).encode()
         choice = b'{"index":%d,%s,"logprobs":null,"finish_reason":"%s"}' % (number, said, reason)
-        return before + self._head + choice + self._tail
+        return before + self._head + choice + self._tail(number)
 
     def failed(self, error: HttpError) -> bytes:
         """Encode the end of a response that has begun; clients raise for such an event."""
@@ -256,6 +281,6 @@ class ChoicesStream:
 
     def end(self) -> bytes:
         """Encode the usage, if it was asked for, and the end."""
-        if not self._include_usage:
+        if not self._asked.at_end:
             return DONE
         return self._head + b'],"usage":' + to_json(self._usage.object()) + b"}\n\n" + DONE

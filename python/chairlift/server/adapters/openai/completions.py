@@ -8,7 +8,7 @@ from typing import Any, Final
 from chairlift import types
 from chairlift.checks import at_most, bad, is_list
 from chairlift.server.adapters.names import Names
-from chairlift.server.adapters.openai import parts
+from chairlift.server.adapters.openai import parts, rules
 from chairlift.server.adapters.openai.choices import ChoicesAnswer, ChoicesStream, Form
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.formats import chat_format
@@ -31,12 +31,13 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
     body = Fields(value)
     model = parts.model_of(body, served)
     stream = body.flag("stream")
-    include_usage = parts.stream_options(body, stream=stream)
+    usage = parts.stream_options(body, stream=stream)
     num_top = _logprobs(body)
     logprobs = num_top is not None
     echo = body.flag("echo")
     body.refuse_unless("suffix", "")
-    parts.without_effect(body)
+    body.refuse_unless_neutral(rules.NEUTRAL)
+    body.drop(*rules.IGNORED_OF_COMPLETIONS)
     constraint, constraint_names = chat_format(body)
     sampling = replace(parts.sampling(body), best_of=body.take("best_of"))
     num = parts.num_answers(sampling)
@@ -77,15 +78,17 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
     return Job(
         requests=requests,
         output=parts.output(
-            stream=stream, logprobs=logprobs, num_candidates=num_top or 0, echo=echo
+            stream=stream,
+            logprobs=logprobs,
+            num_candidates=num_top or 0,
+            echo=echo,
+            counts=usage.in_chunks,
         ),
         num_answers=num,
         model=model,
         is_stream=stream,
         answer=lambda origin: ChoicesAnswer(origin, form(), num_choices),
-        stream=lambda origin: ChoicesStream(
-            origin, form(), num_choices, include_usage=include_usage
-        ),
+        stream=lambda origin: ChoicesStream(origin, form(), num_choices, usage=usage),
         names=Names(_NAMES | constraint_names),
     )
 
@@ -109,7 +112,7 @@ def _prompts(value: Any) -> list[Any]:
 def _logprobs(body: Fields) -> int | None:
     """Return the number of candidates of each log probability; None without them."""
     wanted = body.take("logprobs")
-    if wanted is None:
+    if wanted is None or wanted is False:
         return None
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= 5:
         raise bad("logprobs", "a whole number from 0 to 5", wanted)

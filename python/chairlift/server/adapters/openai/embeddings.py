@@ -11,6 +11,7 @@ from chairlift.checks import bad
 from chairlift.engine.pooling.pooled import Pooled, Vector
 from chairlift.engine.pooling.ranking import ranking, rerank_requests
 from chairlift.errors import RequestError
+from chairlift.server.adapters.openai import rules
 from chairlift.server.adapters.openai.fields import Fields
 from chairlift.server.adapters.openai.generation import deadline_of
 from chairlift.server.adapters.openai.parts import model_of
@@ -63,7 +64,7 @@ def embeddings_job(value: Any, served: Sequence[str]) -> EmbeddingsJob:
         prompt_name=fields.take("prompt_name"),
     )
     form = fields.one_of("encoding_format", "float", "base64")
-    fields.drop("user")
+    fields.drop(*rules.IGNORED_OF_VECTORS)
     fields.end()
     return EmbeddingsJob([Request(text, pooling=pooling) for text in inputs], model, form)
 
@@ -101,7 +102,7 @@ async def rerank(server: ServerContext, exchange: Exchange) -> None:
         query, documents = fields.text("query"), _texts(fields.items("documents"))
         top, returns = fields.take("top_n"), fields.flag("return_documents")
         truncate = fields.flag("truncate")
-        fields.drop("user")
+        fields.drop(*rules.IGNORED_OF_VECTORS)
         fields.end()
         if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
             raise bad("top_n", "a number of at least 1", top)

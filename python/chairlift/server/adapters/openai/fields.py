@@ -1,6 +1,6 @@
 """The fields of a JSON object: each is taken once, and what is left is refused by name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chairlift.checks import at_most, bad, flag
@@ -90,10 +90,17 @@ class Fields:
             yield Fields(value, f"{self.path_of(name)}[{i}]")
 
     def refuse(self, *names: str) -> None:
-        """Refuse fields that this server does not implement."""
+        """Refuse fields that this server does not implement; an empty list asks for nothing."""
         for name in names:
+            if self._values.get(name) == []:
+                del self._values[name]
             if name in self._values:
                 raise unsupported(self.path_of(name))
+
+    def refuse_unless_neutral(self, neutral: Mapping[str, object]) -> None:
+        """Refuse fields that are not implemented, except for their values that change nothing."""
+        for name, value in neutral.items():
+            self.refuse_unless(name, value)
 
     def refuse_unless(self, name: str, neutral: object) -> None:
         """Refuse a field that is not implemented, except for the value that changes nothing."""

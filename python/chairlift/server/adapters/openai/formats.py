@@ -54,7 +54,7 @@ def _one_of(
                 found.append(_structured(name, value, f"structured_outputs.{name}"))
         structured.end()
     if len(found) > 1:
-        paths = [path for _, names in found for path in names.values()]
+        paths = [names["constraint"] for _, names in found]
         message = f"{paths[1]}: expected one format of the answer, got {paths[0]} too"
         raise RequestError(Reason.BAD_PARAMETER, message, field=paths[1])
     return found[0] if found else (None, {})
@@ -77,11 +77,11 @@ def _format(asked: Fields, *, is_flat: bool) -> list[tuple[Constraint, Names]]:
             raise bad(path, "a JSON schema", value)
         schema.end()
         asked.end()
-        return [(Constraint(json_schema=_text(value)), {"constraint.json_schema": path})]
+        return [(Constraint(json_schema=_text(value)), _names("json_schema", path))]
     asked.end()
     if kind == "text":
         return []
-    return [(Constraint(json_object=True), {"constraint.json_object": asked.path})]
+    return [(Constraint(json_object=True), _names("json_object", asked.path))]
 
 
 def _text(schema: Any) -> str:
@@ -92,4 +92,9 @@ def _text(schema: Any) -> str:
 def _structured(name: str, value: Any, path: str) -> tuple[Constraint, Names]:
     field = _STRUCTURED[name]
     given: dict[str, Any] = {field: _text(value) if isinstance(value, dict) else value}
-    return Constraint(**given), {f"constraint.{field}": path}
+    return Constraint(**given), _names(field, path)
+
+
+def _names(field: str, path: str) -> Names:
+    """Return the client's names of a constraint as a whole, and of its one field."""
+    return {f"constraint.{field}": path, "constraint": path}

@@ -99,7 +99,7 @@ class Generation:
             RequestError: One is refused; none runs then.
         """
         traceparent = self._exchange.header("traceparent") or ""
-        num_kept_bytes = 0 if self._window_s is None else self._job.repeated.pack()
+        num_kept_bytes = 0 if self._window_s is None else self._job.num_kept_bytes
         self._exchange.on_disconnect = self._outbox.wake
         if len(self._job.requests) > 1:
             num = sum(sequences_of(request).num for request in self._job.requests)
@@ -304,7 +304,10 @@ async def _write_stream(
 
 def _encode(stream: Stream, generation: Generation, event: pb.Event, after: EventId) -> bytes:
     kind, data = event.WhichOneof("event"), b""
-    if kind == "prompt":
+    if kind == "accepted":
+        for number in generation.numbers(event):
+            stream.accepted(number, event.accepted.num_prompt_tokens)
+    elif kind == "prompt":
         data = b"".join([stream.prompt(n, event.prompt) for n in generation.numbers(event)])
     elif kind == "tokens":
         data = stream.tokens(generation.number(event), event.tokens)

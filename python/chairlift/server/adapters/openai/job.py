@@ -1,8 +1,7 @@
 """What an endpoint makes of a body: requests of the engine, and the form of their answer."""
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from chairlift import types
@@ -31,6 +30,9 @@ class Answer(Protocol):
 class Stream(Protocol):
     """A response that is sent as events; each method returns encoded ones, or nothing."""
 
+    def accepted(self, number: int, num_prompt_tokens: int) -> None:
+        """Note the length of the prompt of an answer."""
+
     def prompt(self, number: int, prompt: pb.Prompt) -> bytes:
         """Encode a piece of the prompt of an answer; only where it is asked for."""
 
@@ -58,30 +60,6 @@ class Origin:
     model: str
 
 
-class Repeated:
-    """What a response repeats of its request, such as its tools.
-
-    Values take twenty times the memory of their JSON, so what outlives its exchange is packed.
-    """
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        """Keep the values, which are those of a body."""
-        self._values: dict[str, Any] | bytes = values
-
-    def values(self) -> dict[str, Any]:
-        """Return the values."""
-        if isinstance(self._values, bytes):
-            values: dict[str, Any] = json.loads(self._values)
-            return values
-        return self._values
-
-    def pack(self) -> int:
-        """Keep the JSON alone; return its length in bytes."""
-        if not isinstance(self._values, bytes):
-            self._values = json.dumps(self._values, separators=(",", ":")).encode()
-        return len(self._values)
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """The requests of one exchange.
@@ -98,5 +76,5 @@ class Job:
     answer: Callable[[Origin], Answer]
     stream: Callable[[Origin], Stream]
     names: Names
-    repeated: Repeated = field(default_factory=lambda: Repeated({}))
-    """All that `answer` and `stream` keep of the body."""
+    num_kept_bytes: int = 0
+    """Of the body, what `answer` and `stream` keep."""

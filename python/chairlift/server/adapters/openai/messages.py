@@ -12,6 +12,12 @@ from chairlift.server.adapters.openai.tools import message_calls
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 """Types of parts; each has its text under its own name or under `text`."""
+_WITHOUT_EFFECT: Final = ("annotations", "cache_control", "provider_specific_fields", "parsed")
+"""Of a turn: marks of caches, and what clients add when they write an answer back."""
+_WITHOUT_EFFECT_OF_PART: Final = (
+    *("annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"),
+    *("id", "parsed"),
+)
 
 
 def chat_messages(body: Fields) -> list[types.ChatMessage]:
@@ -25,12 +31,14 @@ def chat_messages(body: Fields) -> list[types.ChatMessage]:
 
 def _message(fields: Fields) -> types.ChatMessage:
     role = role_of(fields)
-    fields.refuse("function_call", "audio")
+    fields.refuse("function_call", "audio", "images")
+    fields.refuse_unless("prefix", False)
     content = text_of(fields, "content")
     refusal = fields.text("refusal")
     name = fields.text("name")
     reasoning = fields.text("reasoning_content") or fields.text("reasoning")
-    fields.drop("reasoning")
+    reasoning = reasoning or _detailed(fields)
+    fields.drop("reasoning", "reasoning_details", *_WITHOUT_EFFECT)
     calls = message_calls(fields)
     call_id = fields.text("tool_call_id")
     fields.end()
@@ -42,6 +50,12 @@ def _message(fields: Fields) -> types.ChatMessage:
         tool_calls=calls,
         tool_call_id=call_id,
     )
+
+
+def _detailed(fields: Fields) -> str:
+    """Take the texts of reasoning that is written in parts; what is encrypted is left out."""
+    details = fields.objects("reasoning_details")
+    return "".join(detail.text("text") or detail.text("summary") for detail in details)
 
 
 def role_of(fields: Fields) -> str:
@@ -72,6 +86,6 @@ def _part(value: object, path: str) -> str:
     if kind not in _TEXT_PARTS:
         raise unsupported(f"{path}.type", "only text is supported by this server")
     text = part.text("refusal" if kind == "refusal" else "text")
-    part.drop("annotations", "logprobs")
+    part.drop(*_WITHOUT_EFFECT_OF_PART)
     part.end()
     return text

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from chairlift import types
 from chairlift.checks import at_most
@@ -20,6 +20,9 @@ NAMES: Final = {
     "truncate_prompt": "truncate_prompt_tokens",
 }
 """Names of the API for paths of the engine; an endpoint adds its own."""
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Of reasoning."""
 
 _INT64: Final = 2**63
 _ID: Final = re.compile(r"[0-9]{1,10}")
@@ -87,23 +90,59 @@ def stopping(body: Fields, max_tokens: Any) -> types.Stopping:
     )
 
 
-def without_effect(body: Fields) -> None:
-    """Take fields that change nothing about an answer, or are refused but for such a value."""
-    # Names of the caller's own users and caches: tenants and prefixes are told apart without.
-    body.drop("user", "safety_identifier", "prompt_cache_key", "metadata")
-    if body.one_of("service_tier", "auto", "default", "flex", "priority") in ("flex", "priority"):
-        raise unsupported("service_tier", "there is one, 'default'")
-    if body.flag("store"):
-        raise unsupported("store", "this server keeps no responses")
+def template_arguments(body: Fields, effort: str | None) -> Any:
+    """Take the arguments of the chat template.
+
+    Args:
+        body: Of the request.
+        effort: Of reasoning. Templates that know efforts read `reasoning_effort`; to those that
+            have a switch for reasoning, `none` is off. The caller's own arguments go before.
+    """
+    given = body.take("chat_template_kwargs", {})
+    if effort is None or not isinstance(given, dict):
+        return given
+    off = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **off, **given}
+
+
+def effort_of(fields: Fields, name: str) -> str | None:
+    """Take the effort of reasoning.
+
+    Raises:
+        RequestError: It is none of the API's.
+    """
+    return fields.one_of(name, *EFFORTS) if name in fields else None
+
+
+def verbosity_of(fields: Fields) -> str:
+    """Take the verbosity: no model that this server runs has such a setting.
+
+    Raises:
+        RequestError: It is none of the API's.
+    """
+    return fields.one_of("verbosity", "medium", "low", "high")
 
 
 def output(
-    *, stream: bool, logprobs: bool, num_candidates: int = 0, echo: bool = False
+    *,
+    stream: bool,
+    logprobs: bool,
+    num_candidates: int = 0,
+    echo: bool = False,
+    counts: bool = False,
 ) -> OutputOptions:
-    """Return what the outbox delivers: each step of a stream, else all at the end."""
+    """Return what the outbox delivers: each step of a stream, else all at the end.
+
+    Args:
+        stream: The answer is sent as events.
+        logprobs: With the log probability of each token.
+        num_candidates: The likeliest tokens that come with each.
+        echo: With the prompt.
+        counts: The tokens of each event are counted.
+    """
     return OutputOptions(
         text=True,
-        token_ids=logprobs,
+        token_ids=logprobs or counts,
         logprobs=logprobs,
         timeline=False,
         interval=1 if stream else 0,
@@ -114,15 +153,24 @@ def output(
     )
 
 
-def stream_options(body: Fields, *, stream: bool) -> bool:
-    """Take the options of a stream; return whether it ends with the usage."""
+class StreamOptions(NamedTuple):
+    """Which usage a stream has."""
+
+    at_end: bool = False
+    """In a chunk of its own."""
+    in_chunks: bool = False
+    """In each chunk, of its answer so far."""
+
+
+def stream_options(body: Fields, *, stream: bool) -> StreamOptions:
+    """Take the options of a stream."""
     options = body.part("stream_options")
     if options is None:
-        return False
+        return StreamOptions()
     if not stream:
         raise unsupported("stream_options", "only with stream")
-    include_usage = options.flag("include_usage")
-    # Padding against observers of the lengths of packets.
-    options.refuse_unless("include_obfuscation", False)
+    found = StreamOptions(options.flag("include_usage"), options.flag("continuous_usage_stats"))
+    # Padding against observers of the lengths of packets, which a stream need not have.
+    options.flag("include_obfuscation")
     options.end()
-    return include_usage
+    return found

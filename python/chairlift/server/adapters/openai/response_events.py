@@ -9,6 +9,7 @@
 Every event has its `type` and a `sequence_number`; the last one has the whole response.
 """
 
+import json
 import time
 from http import HTTPStatus
 from typing import Any
@@ -25,7 +26,7 @@ from chairlift.v1 import generation_pb2 as pb
 class _Response:
     """The object that a response is, at every moment of it."""
 
-    def __init__(self, origin: Origin, repeated: dict[str, Any], texts: TokenTexts | None) -> None:
+    def __init__(self, origin: Origin, repeated: bytes, texts: TokenTexts | None) -> None:
         self.origin = origin
         self.items = Items(origin.handle, texts)
         self._repeated = repeated
@@ -61,23 +62,28 @@ class _Response:
             "incomplete_details": {"reason": "max_output_tokens"} if is_incomplete else None,
             "model": self.origin.model,
             "output": output,
-            "previous_response_id": None,
-            "store": False,
-            "truncation": "disabled",
             "usage": self._usage,
-            **self._repeated,
         }
+
+    @property
+    def last_status(self) -> str:
+        """Return the status of the response at its end."""
+        return "incomplete" if self.is_incomplete else "completed"
 
     def end(self) -> dict[str, Any]:
         """Return the response at its end."""
-        status = "incomplete" if self.is_incomplete else "completed"
-        return self.object(status, self.items.objects(is_incomplete=self.is_incomplete))
+        items = self.items.objects(is_incomplete=self.is_incomplete)
+        return self.object(self.last_status, items)
+
+    def whole(self, values: dict[str, Any]) -> bytes:
+        """Encode a response with what it repeats of its request."""
+        return to_json(values)[:-1] + b"," + self._repeated + b"}"
 
 
 class ResponseAnswer:
     """A whole response."""
 
-    def __init__(self, origin: Origin, repeated: dict[str, Any], texts: TokenTexts | None) -> None:
+    def __init__(self, origin: Origin, repeated: bytes, texts: TokenTexts | None) -> None:
         """Start without text."""
         self._response = _Response(origin, repeated, texts)
 
@@ -94,13 +100,14 @@ class ResponseAnswer:
 
     def result(self) -> dict[str, Any]:
         """Return the body."""
-        return self._response.end()
+        result: dict[str, Any] = json.loads(self._response.whole(self._response.end()))
+        return result
 
 
 class ResponseStream:
     """A response as server-sent events."""
 
-    def __init__(self, origin: Origin, repeated: dict[str, Any], texts: TokenTexts | None) -> None:
+    def __init__(self, origin: Origin, repeated: bytes, texts: TokenTexts | None) -> None:
         """Start without events."""
         self._response = _Response(origin, repeated, texts)
         self._number = 0
@@ -113,13 +120,22 @@ class ResponseStream:
         self._number += 1
         return b"event: response." + kind.encode() + b"\ndata: " + to_json(event) + b"\n\n"
 
+    def _with_response(self, kind: str, response: dict[str, Any]) -> bytes:
+        event = {"type": f"response.{kind}", "sequence_number": self._number}
+        self._number += 1
+        data = to_json(event)[:-1] + b',"response":' + self._response.whole(response) + b"}"
+        return b"event: response." + kind.encode() + b"\ndata: " + data + b"\n\n"
+
     def _begin(self) -> bytes:
         if self._has_begun:
             return b""
         self._has_begun = True
         response = self._response.object("in_progress", [])
-        created = self._event("created", response=response)
-        return created + self._event("in_progress", response=response)
+        created = self._with_response("created", response)
+        return created + self._with_response("in_progress", response)
+
+    def accepted(self, _number: int, _num_prompt_tokens: int) -> None:
+        """Ignore the length of the prompt: the usage at the end has it."""
 
     def prompt(self, _number: int, _prompt: pb.Prompt) -> bytes:
         """Return nothing: no response asks for its prompt."""
@@ -185,8 +201,7 @@ class ResponseStream:
             before += self._grow(growth)
         last = self._response.items.last
         assert last is not None
-        status = "incomplete" if self._response.is_incomplete else "completed"
-        return before + self._end_item(last, status)
+        return before + self._end_item(last, self._response.last_status)
 
     def failed(self, error: HttpError) -> bytes:
         """Encode the failure of a response that has begun."""
@@ -194,12 +209,11 @@ class ResponseStream:
         if error.status is HTTPStatus.TOO_MANY_REQUESTS:
             code = "rate_limit_exceeded"
         failure = {"code": code, "message": error.message}
-        return self._event("failed", response=self._response.object("failed", [], failure))
+        return self._with_response("failed", self._response.object("failed", [], failure))
 
     def end(self) -> bytes:
         """Encode the whole response."""
-        response = self._response.end()
-        return self._event(response["status"], response=response)
+        return self._with_response(self._response.last_status, self._response.end())
 
 
 def _place(item: Item) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from chairlift import types
 from chairlift.checks import bad
 from chairlift.errors import Reason, RequestError
 from chairlift.server.adapters.names import Names
-from chairlift.server.adapters.openai import parts, tools
+from chairlift.server.adapters.openai import parts, rules, tools
 from chairlift.server.adapters.openai.fields import Fields, unsupported
 from chairlift.server.adapters.openai.formats import response_format
-from chairlift.server.adapters.openai.input_items import input_messages
-from chairlift.server.adapters.openai.job import Job, Repeated
+from chairlift.server.adapters.openai.input_items import Input, input_messages
+from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
+from chairlift.server.adapters.openai.response_echo import Repeated
 from chairlift.server.adapters.openai.response_events import ResponseAnswer, ResponseStream
 
 _NAMES: Final = (
@@ -40,17 +41,26 @@ def responses_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: 
     stream = body.flag("stream")
     parts.stream_options(body, stream=stream)
     _refuse_memory(body)
+    repeated = Repeated(body)
+    # Where nothing has to be left out both are the same; an input that is too long is refused.
+    body.one_of("truncation", "disabled", "auto")
     logprobs, num_top = _include(body)
-    constraint, constraint_names = _formats(body)
-    shown_tools = tools.shown(body)
-    taken = tools.response_tools(body)
-    values = {**_repeated(body), **shown_tools}
-    repeated = Repeated(values)
-    parts.without_effect(body)
-    messages = _messages(body, values["instructions"])
+    constraint, constraint_names = _formats(body, repeated)
+    effort = _effort(body, repeated)
+    instructions = _instructions(body, repeated)
+    given = _input(body)
+    taken = tools.response_tools(body, given.tools)
+    if tools.is_forced(taken.arguments["tool_choice"]):
+        # A call has no other form than its own.
+        constraint = None
+    body.refuse_unless_neutral(rules.NEUTRAL)
+    body.drop(*rules.IGNORED_OF_RESPONSES)
+    first = [types.ChatMessage("system", instructions)] if instructions else []
     request = types.Request(
         prompt=types.Chat(
-            messages, template_arguments=body.take("chat_template_kwargs", {}), **taken
+            [*first, *given.messages],
+            template_arguments=parts.template_arguments(body, effort),
+            **taken.arguments,
         ),
         sampling=parts.sampling(body),
         stopping=parts.stopping(body, body.take("max_output_tokens")),
@@ -67,31 +77,29 @@ def responses_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: 
     body.end()
     if request.sampling.n != 1:
         raise unsupported("n", "a response has one answer")
-    shown = texts if logprobs else None
+    shown, members = texts if logprobs else None, repeated.json()
+    paths = ["instructions" for _ in first] + given.paths
     return Job(
         requests=[request],
         output=parts.output(stream=stream, logprobs=logprobs, num_candidates=num_top),
         num_answers=1,
         model=model,
         is_stream=stream,
-        answer=lambda origin: ResponseAnswer(origin, repeated.values(), shown),
-        stream=lambda origin: ResponseStream(origin, repeated.values(), shown),
-        names=Names(_NAMES | constraint_names),
-        repeated=repeated,
+        answer=lambda origin: ResponseAnswer(origin, members, shown),
+        stream=lambda origin: ResponseStream(origin, members, shown),
+        names=Names(_NAMES | constraint_names, tools.renaming(taken.paths, paths)),
+        num_kept_bytes=len(members),
     )
 
 
 def _refuse_memory(body: Fields) -> None:
-    """Refuse what needs responses of the past."""
+    """Refuse what needs responses of the past, or another server."""
     for name in ("previous_response_id", "conversation"):
         if name in body:
             why = "this server keeps no responses: send the whole conversation as input"
             raise unsupported(name, why)
     body.refuse_unless("background", False)
-    body.refuse("background_options", "context_management", "prompt", "moderation")
-    body.refuse("prompt_cache_options", "prompt_cache_retention", "access_programs", "image")
-    if body.one_of("truncation", "disabled", "auto") == "auto":
-        raise unsupported("truncation", "only 'disabled' is supported by this server")
+    body.refuse(*rules.REFUSED_OF_RESPONSES)
 
 
 def _include(body: Fields) -> tuple[bool, int]:
@@ -111,48 +119,58 @@ def _include(body: Fields) -> tuple[bool, int]:
     return _LOGPROBS in included, top
 
 
-def _formats(body: Fields) -> tuple[types.Constraint | None, dict[str, str]]:
+def _formats(body: Fields, repeated: Repeated) -> tuple[types.Constraint | None, dict[str, str]]:
+    """Take what the answer must be, and how it is worded."""
     text = body.part("text")
+    shown = {"type": "text"} if text is None else text.peek("format", {"type": "text"})
     found = response_format(body, None if text is None else text.part("format"))
+    verbosity = "medium"
     if text is not None:
-        if text.one_of("verbosity", "medium", "low", "high") != "medium":
-            raise unsupported("text.verbosity", "only 'medium' is supported by this server")
+        verbosity = parts.verbosity_of(text)
         text.end()
-    reasoning = body.part("reasoning")
-    if reasoning is not None:
-        # Clients send an object of nulls.
-        reasoning.end()
+    repeated.set("text", {"format": shown, "verbosity": verbosity})
     return found
 
 
-def _repeated(body: Fields) -> dict[str, Any]:
-    """Return the fields of a response that repeat those of its request."""
+def _effort(body: Fields, repeated: Repeated) -> str | None:
+    """Take the effort of reasoning; its text is the answer's, and no summary is made of it."""
+    reasoning = body.part("reasoning")
+    effort = summary = None
+    if reasoning is not None:
+        effort = parts.effort_of(reasoning, "effort")
+        for name in ("generate_summary", "summary"):
+            if name in reasoning:
+                summary = reasoning.one_of(name, "auto", "concise", "detailed")
+        reasoning.refuse_unless("context", "auto")
+        reasoning.refuse_unless("mode", "standard")
+        reasoning.end()
+    repeated.set("reasoning", {"effort": effort, "summary": summary})
+    return effort
+
+
+def _instructions(body: Fields, repeated: Repeated) -> str:
     instructions = body.take("instructions")
     if instructions is not None and not isinstance(instructions, str):
         raise bad("instructions", "text", instructions)
-    metadata = body.take("metadata", {})
-    if not isinstance(metadata, dict):
-        raise bad("metadata", "an object", metadata)
-    return {
-        "instructions": instructions,
-        "metadata": metadata,
-    }
+    repeated.set("instructions", instructions)
+    return instructions or ""
 
 
-def _messages(body: Fields, instructions: str | None) -> list[types.ChatMessage]:
-    """Take the input; the instructions come first."""
+def _input(body: Fields) -> Input:
+    """Take the input.
+
+    Raises:
+        RequestError: It has no message.
+    """
     given = body.take("input", "")
-    messages: list[types.ChatMessage] = []
     if isinstance(given, str):
-        if given:
-            messages.append(types.ChatMessage("user", given))
+        message = types.ChatMessage("user", given)
+        found = Input([message] if given else [], ["input"], [])
     elif isinstance(given, list):
-        messages = input_messages(given)
+        found = input_messages(given)
     else:
         raise bad("input", "text or a list of items", given)
-    if not messages:
+    if not found.messages:
         message_text = "input: expected text or at least one message, got none"
         raise RequestError(Reason.BAD_PARAMETER, message_text, field="input")
-    if instructions:
-        messages.insert(0, types.ChatMessage("system", instructions))
-    return messages
+    return found
