@@ -163,8 +163,8 @@ class EngineConfig(BaseModel):
     chat template takes none."""
     reasoning_format: Annotated[ReasoningFormat, _BY_NAME] = ReasoningFormat.AUTO
     """How the model marks its reasoning."""
-    default_max_tokens: Annotated[int, Field(ge=1)] = 512
-    """Answer length where a request names none."""
+    default_max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest answer where a request names none; None is what the context leaves."""
     queue_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """A request that has not started by then fails."""
     time_limit_s: Annotated[float, Field(gt=0)] = 600.0
@@ -229,7 +229,7 @@ class EngineSettings(TypedDict, total=False):
     reasoning_format: (
         ReasoningFormat | Literal["auto", "none", "think", "mistral", "seed", "harmony"]
     )
-    default_max_tokens: int
+    default_max_tokens: int | None
     queue_timeout_s: float
     time_limit_s: float
 

@@ -52,7 +52,7 @@ def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file(
     assert lines["max-num-seqs"] == ("6", "--max-num-seqs")
     assert lines["batching"] == ('"dynamic"', "CHAIRLIFT_BATCHING")
     assert lines["max-queued-requests"] == ("5", f"{file}:3")
-    assert lines["default-max-tokens"] == ("512", "default")
+    assert lines["queue-timeout"] == ('"30s"', "default")
     assert lines["model"] == ('"demo"', "default")
     monkeypatch.delenv("CHAIRLIFT_MAX_NUM_SEQS")
     assert printed(chairlift, "--config", file)["max-num-seqs"] == ("3", f"{file}:2")

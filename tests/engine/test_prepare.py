@@ -292,6 +292,12 @@ def test_defaults_are_the_engines(engine):
     assert prepared.stop_token_ids == (EOS,)
 
 
+def test_an_answer_may_be_as_long_as_the_context_unless_it_is_set(engine):
+    assert engine.prepare(Request([1, 2, 3])).max_tokens == MAX_MODEL_LEN - 3
+    assert engine.prepare(Request([1] * 250)).max_tokens == MAX_MODEL_LEN - 250
+    assert engine.prepare(Request([1], stopping=Stopping(min_tokens=200))).min_tokens == 200
+
+
 def test_default_max_tokens_is_a_setting(make_engine):
     engine = make_engine(default_max_tokens=20)
     assert engine.prepare(Request([1, 2, 3])).max_tokens == 20

@@ -65,7 +65,8 @@ ENGINE_HELP = {
     "num_threads": "Threads of the kernels; default: the cores this process may use.",
     "tool_format": "How the model writes function calls; auto: by its chat template.",
     "reasoning_format": "How the model marks its reasoning; auto: by its chat template.",
-    "default_max_tokens": "Answer length where a request names none.",
+    "default_max_tokens": "Longest answer where a request names none; default: what the context "
+    "leaves.",
     "queue_timeout_s": "A request that has not started by then fails.",
     "time_limit_s": "A request that has not ended by then ends with the tokens so far.",
 }

@@ -107,6 +107,8 @@ class Engine:
         self.max_model_len = loaded.max_model_len
         self.pooling = loaded.pooling
         self.max_context_len = self.stepper.core.scheduler.max_context_len
+        # A model of vectors alone draws one token, which is in no text and in no answer.
+        self.num_unseen_tokens = 0 if self.pooling.generates else 1
         self.adapters = Adapters(
             # An encoder has no slot for an adapter.
             *(self.config, cast("ModelConfig", loaded.config), loaded.transformer.adapters),

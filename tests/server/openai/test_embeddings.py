@@ -6,6 +6,8 @@ import numpy as np
 import openai
 import pytest
 
+from tests.engine import tiny_encoder
+
 
 async def test_the_client_gets_vectors_in_order(api):
     async with api() as served:
@@ -75,3 +77,50 @@ async def test_documents_are_ranked(api):
         assert abs(best["relevance_score"] - 1) < 1e-5
         for change in ({"documents": []}, {"documents": [1]}, {"top_n": 0}):
             assert (await served.post("/v1/rerank", {**body, **change})).status == 400
+
+
+async def test_the_paths_of_vllm_and_cohere_rank_too(api):
+    async with api() as served:
+        body = {"query": "one two", "documents": ["three", "one two"]}
+        first = await served.post("/v1/rerank", body)
+        for path in ("/v2/rerank", "/rerank"):
+            assert (await served.post(path, body)).json() == first.json()
+
+
+async def test_a_query_is_needed(api):
+    async with api() as served:
+        for query in ({}, {"query": None}, {"query": ""}, {"query": 5}):
+            body = {"documents": ["three", "one two"], **query}
+            response = await served.post("/v1/rerank", body)
+            assert (response.status, response.error["param"]) == (400, "query")
+            assert response.error["message"].startswith("query: expected")
+
+
+async def test_errors_say_what_an_http_user_can_do(api, tmp_path):
+    tiny_encoder.write(tmp_path)
+    async with api(model=tmp_path) as served:
+        (model,) = (await served.get("/v1/models")).json()["data"]
+        most = model["max_model_len"]
+        assert most == 96
+        for ids, status in ((most, 200), (most + 1, 400)):
+            response = await served.post("/v1/embeddings", {"input": [5] * ids})
+            assert response.status == status
+        assert response.error["code"] == "context_length_exceeded"
+        assert f"maximum context length is {most} tokens" in response.error["message"]
+        assert response.error["message"].endswith("truncate leaves out the end")
+        for cut in ({"truncate": True}, {"truncate_prompt_tokens": -1}):
+            body = {"input": [5] * (most + 1), **cut}
+            assert (await served.post("/v1/embeddings", body)).status == 200
+        response = await served.post("/v1/embeddings", {"input": ["a"] * 2049})
+        assert response.error["message"].endswith("1 to 2048 of either, got 2049")
+        response = await served.post("/v1/completions", {"prompt": "one"})
+        assert (response.status, response.error["param"]) == (400, "model")
+        assert "/v1/embeddings" in response.error["message"]
+
+
+async def test_one_list_of_ids_may_be_longer_than_the_list_of_inputs(api):
+    async with api() as served:
+        body = {"input": [5] * 3000, "truncate": True}
+        response = await served.post("/v1/embeddings", body)
+        assert response.status == 200
+        assert len(response.json()["data"]) == 1

@@ -1,6 +1,7 @@
 """Responses with the real client: every event as its clients need it, and no memory."""
 
 import json
+import re
 
 import pytest
 from chairlift.v1 import generation_pb2 as pb
@@ -114,6 +115,63 @@ async def test_tools_of_other_types_are_skipped(api):
     async with api() as served:
         tools = [{"type": "web_search"}, {"type": "custom", "name": "x"}]
         assert (await respond(served, tools=tools)).output_text
+
+
+async def test_the_tokens_of_an_input_are_counted(api):
+    async with api() as served:
+        count = served.client.responses.input_tokens.count
+        for given in ("one two", "one " * 500, [{"role": "user", "content": "one"}]):
+            num = (await count(model="tiny", input=given, instructions="three")).input_tokens
+            body = {"input": given, "instructions": "three", "max_output_tokens": 1}
+            response = await served.post("/v1/responses", body)
+            if response.status == 200:
+                assert response.json()["usage"]["input_tokens"] == num
+            else:
+                assert num > 500
+                assert response.error["code"] == "context_length_exceeded"
+        for body, param in (({}, "input"), ({"input": "a", "personality": "x"}, "personality")):
+            response = await served.post("/v1/responses/input_tokens", body)
+            assert (response.status, response.error["param"]) == (400, param)
+
+
+async def test_an_answer_without_a_limit_goes_on_to_the_context(api):
+    async with api() as served:
+        (model,) = (await served.get("/v1/models")).json()["data"]
+        for path, body in (
+            ("/v1/responses", {"input": "one"}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "one"}]}),
+            ("/v1/completions", {"prompt": "one"}),
+        ):
+            response = await served.post(path, {**body, "ignore_eos": True})
+            usage = response.json()["usage"]
+            assert usage["total_tokens"] == model["max_model_len"], path
+
+
+def is_too_long_for_clients(error):
+    """How litellm, LangChain, CrewAI and others find that an input is too long."""
+    text = error["message"].lower()
+    return (
+        error["code"] == "context_length_exceeded"
+        and "this model's maximum context length is" in text
+        and re.search(r"maximum context length is (\d+) tokens", text) is not None
+    )
+
+
+async def test_clients_know_that_a_prompt_is_too_long(api):
+    async with api(max_text_bytes=20_000) as served:
+        for words in ("one " * 300, "one " * 3000, "one " * 6000):
+            message = {"role": "user", "content": words}
+            for path, body, param in (
+                ("/v1/responses", {"input": words}, "input"),
+                ("/v1/chat/completions", {"messages": [message]}, "messages"),
+                ("/v1/chat/completions", {"messages": [message], "stream": True}, "messages"),
+                ("/v1/completions", {"prompt": words}, "prompt"),
+                ("/v1/completions", {"prompt": [5] * 300}, "prompt"),
+                ("/v1/embeddings", {"input": [5] * 300}, "input"),
+            ):
+                response = await served.post(path, body)
+                assert (response.status, response.error["param"]) == (400, param), path
+                assert is_too_long_for_clients(response.error), response.error
 
 
 async def test_every_line_of_a_stream_is_an_event_of_its_name(api):

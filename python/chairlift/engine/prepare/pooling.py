@@ -1,11 +1,13 @@
 """The tokens of a request that ends with its prompt."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from chairlift import checks
 from chairlift.engine.pooling.pooled import PoolingAbilities
+from chairlift.engine.prepare.text_queue import TextLimits, context_words
 from chairlift.errors import Reason, RequestError
-from chairlift.types import Chat, Pooling, Request
+from chairlift.types import Chat, Pooling, Prompt, Request
 
 
 class InputEncoder(Protocol):
@@ -78,8 +80,7 @@ def pooling_ids(
         expected = "at least one token, got none"
         raise _bad(expected)
     if len(ids) > most:
-        message = f"input: expected at most {most} tokens, got {len(ids)} (or truncate)"
-        raise RequestError(Reason.PROMPT_TOO_LONG, message, field="input")
+        raise _too_long(most, len(ids))
     is_pair = asked.second is not None and abilities.has_token_types
     return PoolingInput(ids, num_first if is_pair else None, num_prompt)
 
@@ -89,6 +90,32 @@ def _num_prompt(encoder: InputEncoder, text: str, *, special: bool) -> int:
     whole, _ = encoder.encode_input(text, None, None, add_special_tokens=special)
     plain, _ = encoder.encode_input(text, None, None, add_special_tokens=False)
     return len(whole) - (whole[-1:] != plain[-1:])
+
+
+def check_input_size(prompt: Prompt, abilities: PoolingAbilities, limits: TextLimits) -> None:
+    """Check what the size of an input alone tells.
+
+    Raises:
+        RequestError: It is longer than the model takes, or than any text may be.
+    """
+    most = abilities.max_length
+    if isinstance(prompt, str):
+        num_bytes = limits.check_text(prompt, "input")
+        num = 0
+        if limits.longest_token_bytes is not None:
+            num = -(-num_bytes // limits.longest_token_bytes)
+    else:
+        num = len(prompt) if isinstance(prompt, Sequence) else 0
+    if num > most:
+        raise _too_long(most, num, "at least " if isinstance(prompt, str) else "")
+
+
+def _too_long(most: int, got: int, at_least: str = "") -> RequestError:
+    message = (
+        f"input: {context_words(most)}expected at most {most} tokens, got {at_least}{got};"
+        " truncate leaves out the end"
+    )
+    return RequestError(Reason.PROMPT_TOO_LONG, message, field="input")
 
 
 def _prompt_text(name: str | None, abilities: PoolingAbilities) -> str:

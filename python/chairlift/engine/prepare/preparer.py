@@ -16,7 +16,7 @@ from chairlift.engine.adapters.types import AdapterNames, AdapterUse
 from chairlift.engine.pooling.pooled import check_pooling
 from chairlift.engine.prepare.chat import ChatEncoder, ChatPreparer
 from chairlift.engine.prepare.grammars import ConstraintPreparer
-from chairlift.engine.prepare.pooling import pooling_ids
+from chairlift.engine.prepare.pooling import check_input_size, pooling_ids
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange, Times
 from chairlift.engine.prepare.sampling import (
     SamplingPreparer,
@@ -24,6 +24,7 @@ from chairlift.engine.prepare.sampling import (
     with_candidates,
 )
 from chairlift.engine.prepare.stopping import RequestLimits, StoppingPreparer, Stops
+from chairlift.engine.prepare.text_queue import size_of
 from chairlift.errors import Reason, RequestError
 from chairlift.sampler_options import SamplingParameters
 from chairlift.types import (
@@ -156,6 +157,35 @@ class Preparer:
             parser=encoded.parser,
         )
 
+    def check_chat(self, chat: Chat) -> int:
+        """Check a conversation that is to be counted; return about how many bytes it has.
+
+        Raises:
+            RequestError: With the path of the field that is wrong, or it is too long to be read.
+        """
+        request = chats.request(Request(chat))
+        self._check_size(request.prompt, None)
+        return size_of(request)
+
+    def num_chat_tokens(self, chat: Chat) -> int:
+        """Return how many tokens a conversation has as a prompt, also beyond the context.
+
+        Raises:
+            RequestError: It cannot be rendered.
+        """
+        request, limits = chats.request(Request(chat)), self._limits.text
+        assert isinstance(request.prompt, Chat), "invariant: it stays a conversation"
+        try:
+            text = self._chats.prepare(
+                request.prompt, None, limits.max_bytes, wants_text=False
+            ).text
+            limits.check_text(text, "chat")
+            return len(self._encoder.encode(text, False))
+        except (KeyboardInterrupt, SystemExit, RequestError):
+            raise
+        except BaseException as error:
+            raise _tokenizer_failed(error) from None
+
     def is_quick(self, request: Request) -> bool:
         """Return whether the constraint of a request, if it has one, needs no compiling."""
         constraint, tenant = getattr(request, "constraint", None), getattr(request, "tenant", None)
@@ -193,7 +223,10 @@ class Preparer:
 
     def _checked(self, request: Request) -> _Checked:
         if request.pooling is None and not self._limits.pooling.generates:
-            message = "this model generates no text: EmbeddingService has what it gives"
+            message = (
+                "model: this model generates no text, but vectors or scores: /v1/embeddings and"
+                " /v1/rerank over HTTP, EmbeddingService over gRPC"
+            )
             raise RequestError(Reason.UNSUPPORTED, message, field="model")
         cache = request.prefix_cache
         output = request.output
@@ -218,8 +251,10 @@ class Preparer:
             keep = self._limits.text.max_context_len - 1
         elif keep is not None:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
-        if request.pooling is None or not request.pooling.truncate:
+        if request.pooling is None or (keep is not None and not request.pooling.truncate):
             self._check_size(request.prompt, keep)
+        elif not request.pooling.truncate:
+            check_input_size(request.prompt, self._limits.pooling, self._limits.text)
         asked = request.constraint
         if asked is not None and num_sequences > num_answers:
             _refuse_best_of("a constraint")
@@ -316,12 +351,12 @@ class Preparer:
             chat = self._chats.prepare(prompt, source, most, wants_text=request.output.text)
             self._check_text(chat.text, "chat", keep)
             return _Encoded(self._encoder.encode(chat.text, False), chat.parser, chat.source)
-        except (KeyboardInterrupt, SystemExit, RequestError):
+        except RequestError as error:
+            raise self._limits.text.in_context(error) from None
+        except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            # The tokenizer is Rust, and a panic there is a BaseException: one request's trouble.
-            message = f"prompt: the tokenizer failed with {type(error).__name__}"
-            raise RequestError(Reason.INTERNAL, message, field="prompt") from None
+            raise _tokenizer_failed(error) from None
 
     def _compiled(self, request: Request, source: Source | None) -> _core.Grammar | None:
         if source is None:
@@ -336,6 +371,12 @@ class Preparer:
             limits.check_prompt(text, field)
         else:
             limits.check_text(text, field)
+
+
+def _tokenizer_failed(error: BaseException) -> RequestError:
+    """Return the error of one request: the tokenizer is Rust, whose panic is a BaseException."""
+    message = f"prompt: the tokenizer failed with {type(error).__name__}"
+    return RequestError(Reason.INTERNAL, message, field="prompt")
 
 
 def _is_sequence(prompt: object) -> bool:

@@ -46,11 +46,11 @@ class Stops(NamedTuple):
 class StoppingPreparer:
     """Checks when answers end; holds no state that changes."""
 
-    def __init__(self, default_max_tokens: int, limits: RequestLimits) -> None:
+    def __init__(self, default_max_tokens: int | None, limits: RequestLimits) -> None:
         """Keep the limits.
 
         Args:
-            default_max_tokens: Of an answer.
+            default_max_tokens: Of an answer; None is what the context leaves.
             limits: Of the model and the server.
         """
         self._default_max_tokens = default_max_tokens
@@ -97,10 +97,12 @@ class StoppingPreparer:
         Raises:
             RequestError: With the path of the field that is wrong.
         """
-        longest = self._default_max_tokens if asked.max_tokens is None else asked.max_tokens
         room = self._limits.text.max_context_len - num_prompt_tokens
+        longest = self._default_max_tokens if asked.max_tokens is None else asked.max_tokens
         max_path, min_path = f"{path}stopping.max_tokens", f"{path}stopping.min_tokens"
-        max_tokens = min(checks.integer(longest, max_path, 1, _MAX_UINT32), room)
+        max_tokens = room
+        if longest is not None:
+            max_tokens = min(checks.integer(longest, max_path, 1, _MAX_UINT32), room)
         min_tokens = checks.integer(asked.min_tokens, min_path, 0, _MAX_UINT32)
         if min_tokens > max_tokens:
             expected = f"at most the {max_tokens} tokens of the answer"

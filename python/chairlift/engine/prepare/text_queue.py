@@ -43,6 +43,14 @@ _RETRY_S: Final = 1.0
 _T = TypeVar("_T")
 
 
+def context_words(num_tokens: int, where: str = "") -> str:
+    """Return the words by which clients know that an input is too long for the context.
+
+    litellm, LangChain and others look for them in the errors of every server.
+    """
+    return f"this model's maximum context length is {num_tokens} tokens{where}; "
+
+
 @dataclass(frozen=True, slots=True)
 class TextLimits:
     """Bounds of texts.
@@ -72,11 +80,14 @@ class TextLimits:
             RequestError: `PROMPT_TOO_LONG`: it has more than `max_bytes`; `BAD_PARAMETER`: it is
                 no text that UTF-8 can encode.
         """
+        return self._check_bytes(text, field)
+
+    def _check_bytes(self, text: object, field: str, why: str = "") -> int:
         # Of a text that is much too long not even the bytes are counted.
         is_long = isinstance(text, str) and len(text) > self.max_bytes
         num_bytes = 0 if is_long else checks.utf8_len(text, field)
         if is_long or num_bytes > self.max_bytes:
-            message = f"{field}: expected at most {self.max_bytes} bytes of text, got more"
+            message = f"{field}: {why}expected at most {self.max_bytes} bytes of text, got more"
             raise RequestError(Reason.PROMPT_TOO_LONG, message, field=field)
         return num_bytes
 
@@ -86,7 +97,7 @@ class TextLimits:
         Raises:
             RequestError: As `check_text` and `check_length`.
         """
-        num_bytes = self.check_text(text, field)
+        num_bytes = self._check_bytes(text, field, self._context())
         if self.longest_token_bytes is not None:
             self.check_length(-(-num_bytes // self.longest_token_bytes), "at least ")
 
@@ -107,7 +118,8 @@ class TextLimits:
             num_characters += len(content) + _further_characters(message)
         num_characters += sum(_tool_characters(tool) for tool in chat.tools)
         if num_characters > self.max_bytes:
-            text = f"chat.messages: expected at most {self.max_bytes} bytes of text, got more"
+            expected = f"expected at most {self.max_bytes} bytes of text, got more"
+            text = f"chat.messages: {self._context()}{expected}"
             raise RequestError(Reason.PROMPT_TOO_LONG, text, field="chat.messages")
 
     def check_length(self, num_tokens: int, at_least: str = "") -> None:
@@ -116,16 +128,27 @@ class TextLimits:
         Raises:
             RequestError: `PROMPT_TOO_LONG` or `KV_CAPACITY` in `prompt`.
         """
-        for context, reason, owner in (
-            (self.max_model_len, Reason.PROMPT_TOO_LONG, "the model has"),
-            (self.max_context_len, Reason.KV_CAPACITY, "this server's KV cache has"),
+        for context, reason, where in (
+            (self.max_model_len, Reason.PROMPT_TOO_LONG, ""),
+            (self.max_context_len, Reason.KV_CAPACITY, " in this server's KV cache"),
         ):
             if num_tokens >= context:
                 message = (
-                    f"prompt: expected at most {context - 1} tokens, because {owner} room for"
-                    f" {context} with the answer, got {at_least}{num_tokens}"
+                    f"prompt: {context_words(context, where)}expected at most {context - 1} tokens,"
+                    f" since the answer needs one, got {at_least}{num_tokens}"
                 )
                 raise RequestError(reason, message, field="prompt")
+
+    def in_context(self, error: RequestError) -> RequestError:
+        """Return an error of a prompt, one that is too long with the words of `context_words`."""
+        words, start = self._context(), f"{error.field}: "
+        if error.reason is not Reason.PROMPT_TOO_LONG or words in error.message:
+            return error
+        message = start + words + error.message.removeprefix(start)
+        return RequestError(error.reason, message, field=error.field)
+
+    def _context(self) -> str:
+        return context_words(self.max_context_len)
 
 
 class TextQueue:

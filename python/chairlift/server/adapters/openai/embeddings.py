@@ -10,7 +10,8 @@ from typing import Any, Final
 from chairlift.checks import bad
 from chairlift.engine.pooling.pooled import Pooled, Vector
 from chairlift.engine.pooling.ranking import ranking, rerank_requests
-from chairlift.errors import RequestError
+from chairlift.errors import Reason, RequestError
+from chairlift.server.adapters.names import Names
 from chairlift.server.adapters.openai import rules
 from chairlift.server.adapters.openai.fields import Fields
 from chairlift.server.adapters.openai.generation import deadline_of
@@ -22,6 +23,9 @@ from chairlift.server.pooling_requests import of_tenant, pool
 from chairlift.types import Pooling, Request
 
 MAX_INPUTS: Final = 2048
+
+_NAMES: Final = Names({"prompt": "input", "prompt_name": "prompt_name", "token_ids": "input"})
+_RERANK_NAMES: Final = Names({"prompt": "documents", "input": "documents"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def embeddings_job(value: Any, served: Sequence[str]) -> EmbeddingsJob:
     inputs = _inputs(fields.take("input"))
     pooling = Pooling(
         dimensions=fields.take("dimensions"),
-        truncate=fields.flag("truncate"),
+        truncate=_truncates(fields),
         prompt_name=fields.take("prompt_name"),
     )
     form = fields.one_of("encoding_format", "float", "base64")
@@ -82,13 +86,13 @@ async def embeddings(server: ServerContext, exchange: Exchange) -> None:
         job = embeddings_job(value, server.model_names)
         results = await _run(server, exchange, job.requests, "input")
     except RequestError as error:
-        raise HttpError.of(error) from None
+        raise HttpError.of(_NAMES.translate(error)) from None
     pairs = [(result.vector(), result.num_tokens) for result in results]
     await exchange.respond(to_json(job.answer(pairs)))
 
 
 async def rerank(server: ServerContext, exchange: Exchange) -> None:
-    """Answer `/v1/rerank`.
+    """Answer `/v1/rerank`, `/v2/rerank` and `/rerank`.
 
     Raises:
         HttpError: It is refused or has failed.
@@ -99,9 +103,9 @@ async def rerank(server: ServerContext, exchange: Exchange) -> None:
     abilities = server.gate.engine().engine.pooling
     try:
         model = model_of(fields, server.model_names)
-        query, documents = fields.text("query"), _texts(fields.items("documents"))
+        query, documents = _query(fields), _texts(fields.items("documents"))
         top, returns = fields.take("top_n"), fields.flag("return_documents")
-        truncate = fields.flag("truncate")
+        truncate = _truncates(fields)
         fields.drop(*rules.IGNORED_OF_VECTORS)
         fields.end()
         if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
@@ -109,7 +113,7 @@ async def rerank(server: ServerContext, exchange: Exchange) -> None:
         requests = rerank_requests(query, documents, abilities, truncate=truncate)
         results = await _run(server, exchange, requests, "documents")
     except RequestError as error:
-        raise HttpError.of(error) from None
+        raise HttpError.of(_RERANK_NAMES.translate(error)) from None
     num_tokens = sum(result.num_tokens for result in results)
     entries = []
     for index, score, _ in ranking(results, abilities)[:top]:
@@ -123,13 +127,33 @@ def _inputs(value: object) -> list[Any]:
     """Return the inputs: one text or list of ids, or a list of either."""
     if isinstance(value, str):
         return [value]
-    if not isinstance(value, list) or not 1 <= len(value) <= MAX_INPUTS:
-        raise bad("input", f"a text, token ids, or 1 to {MAX_INPUTS} of either", value)
+    expected = f"a text, token ids, or 1 to {MAX_INPUTS} of either"
+    if not isinstance(value, list) or not value:
+        raise bad("input", expected, len(value) if isinstance(value, list) else value)
     if all(isinstance(part, int) and not isinstance(part, bool) for part in value):
         return [value]
+    if len(value) > MAX_INPUTS:
+        raise bad("input", expected, len(value))
     if not all(isinstance(part, str | list) for part in value):
         raise bad("input", "texts or lists of token ids", next(iter(value)))
     return value
+
+
+def _truncates(fields: Fields) -> bool:
+    """Return whether the end of a long input is left out; -1 is vLLM's way to say so."""
+    truncate = fields.flag("truncate")
+    if "truncate_prompt_tokens" in fields:
+        fields.refuse_unless("truncate_prompt_tokens", -1)
+        return True
+    return truncate
+
+
+def _query(fields: Fields) -> str:
+    query = fields.text("query")
+    if not query:
+        message = "query: expected a text of at least one character, got none"
+        raise RequestError(Reason.BAD_PARAMETER, message, field="query")
+    return query
 
 
 def _texts(values: list[Any]) -> list[str]:

@@ -16,6 +16,7 @@ from chairlift.server.adapters.openai.chat import chat_job
 from chairlift.server.adapters.openai.completions import completions_job
 from chairlift.server.adapters.openai.embeddings import embeddings, rerank
 from chairlift.server.adapters.openai.generation import continue_stream, serve
+from chairlift.server.adapters.openai.input_tokens import input_tokens
 from chairlift.server.adapters.openai.job import Job
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.responses import responses_job
@@ -44,9 +45,10 @@ def routes(
         route("/v1/chat/completions", "POST", functools.partial(api.generate, chat_job)),
         route("/v1/completions", "POST", functools.partial(api.generate, completions_job)),
         route("/v1/responses", "POST", functools.partial(api.generate, responses_job)),
+        route("/v1/responses/input_tokens", "POST", api.input_tokens),
         route("/v1/streams/{handle}", "GET", api.stream),
         route("/v1/embeddings", "POST", api.embeddings),
-        route("/v1/rerank", "POST", api.rerank),
+        *(route(f"{version}/rerank", "POST", api.rerank) for version in ("/v1", "/v2", "")),
         route("/v1/models", "GET", api.models),
         route("/v1/models/{model:path}", "GET", api.model),
         route("/health", "GET", api.health),
@@ -75,6 +77,10 @@ class _Api:
         value = await exchange.json()
         job = to_job(value, self._server.model_names, self._texts, exchange.tenant)
         await serve(self._server, exchange, job)
+
+    async def input_tokens(self, exchange: Exchange) -> None:
+        """Count the tokens of the input of a response."""
+        await input_tokens(self._server, exchange, self._texts)
 
     async def stream(self, exchange: Exchange) -> None:
         """Continue a stream whose connection was lost."""
@@ -107,7 +113,7 @@ class _Api:
             "object": "model",
             "created": self._created,
             "owned_by": "chairlift",
-            "max_model_len": engine.max_context_len,
+            "max_model_len": engine.max_context_len - engine.num_unseen_tokens,
         }
 
     async def health(self, exchange: Exchange) -> None:

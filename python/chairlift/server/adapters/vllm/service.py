@@ -94,14 +94,14 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         return vllm.GetModelInfoResponse(
             model_path=name,
             is_generation=engine.pooling.generates,
-            max_context_length=engine.max_context_len,
+            max_context_length=engine.max_context_len - engine.num_unseen_tokens,
             vocab_size=model.spec.vocab_size,
             served_model_name=name,
             model_type=model.architecture,
             architectures=[model.architecture],
             eos_token_ids=model.eos_token_ids,
             bos_token_id=model.bos_token_id or 0,
-            max_req_input_len=engine.max_context_len,
+            max_req_input_len=engine.max_context_len - engine.num_unseen_tokens,
             default_sampling_params_json=json.dumps(defaults) if defaults else "",
         )
 
