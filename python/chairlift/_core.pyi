@@ -196,7 +196,7 @@ class AnswerParser:
         calls: str | None = None,
         reasoning: str | None = None,
         starts_in_reasoning: bool = False,
-        functions: Sequence[tuple[str, Sequence[str]]] = ...,
+        functions: Sequence[tuple[str, Sequence[tuple[str, Sequence[str]]]]] = ...,
         id_key: int = 0,
         kept_tokens: Sequence[int] = ...,
     ) -> AnswerParser:
@@ -206,12 +206,13 @@ class AnswerParser:
             calls: The format of calls, a value of `ToolFormat`; None leaves them text.
             reasoning: The same, of `ReasoningFormat`.
             starts_in_reasoning: The prompt ends with the mark that begins reasoning.
-            functions: Names, each with the names of its parameters that are no strings.
+            functions: Names, each with its parameters that are not texts alone, and of each of
+                these the types that JSON schemas name.
             id_key: Makes the ids of calls.
             kept_tokens: Special tokens that are text for the parser: marks.
 
         Raises:
-            ValueError: There is no such format.
+            ValueError: There is no such format, or no such type.
         """
 
     def push(self, piece: str) -> list[tuple[str, str]]:

@@ -90,7 +90,8 @@ def test_a_stop_string_is_named_and_cut(scheduler, plan):
         ([VOCAB], 1, "BAD_PARAMETER", "token_ids"),
         ([-1], 1, "BAD_PARAMETER", "token_ids"),
         ([1], 0, "BAD_PARAMETER", "stopping.max_tokens"),
-        ([1] * 64, 1, "PROMPT_TOO_LONG", "prompt"),
+        ([1] * 65, 1, "PROMPT_TOO_LONG", "prompt"),
+        ([1] * 64, 2, "PROMPT_TOO_LONG", "prompt"),
     ],
 )
 def test_a_refusal_names_reason_and_field(scheduler, prompt, max_tokens, reason, field):
@@ -104,7 +105,7 @@ def test_what_the_pool_can_never_hold_is_refused_as_capacity():
     scheduler = new_scheduler(num_blocks=3)
     assert scheduler.max_context_len == 8
     with pytest.raises(_core.Refused) as refusal:
-        scheduler.add(0, [1] * 8, max_tokens=1)
+        scheduler.add(0, [1] * 9, max_tokens=1)
     assert refusal.value.reason == "KV_CAPACITY"
 
 

@@ -145,3 +145,50 @@ def test_tools_become_text_for_a_template_without_them():
     hermes = AnswerFormat(ToolFormat.HERMES, None)
     _, _, calls = read(parser(PLAIN, chosen=hermes), [called.content])
     assert json.loads(calls[0][1]) == {"city": "Zürich", "days": 2}
+
+
+PARAMETERS = {
+    "type": "object",
+    "$defs": {"Level": {"enum": [1, 2]}, "Name": {"type": "string"}},
+    "properties": {
+        "flag": {"type": "boolean"},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "named": {"type": ["string", "null"]},
+        "level": {"$ref": "#/$defs/Level"},
+        "optional": {"anyOf": [{"$ref": "#/$defs/Level"}, {"type": "null"}], "default": None},
+        "name": {"allOf": [{"$ref": "#/$defs/Name"}]},
+        "list": {"type": "array", "items": {"type": "integer"}},
+        "either": {"oneOf": [{"type": "object"}, {"type": "boolean"}]},
+        "choice": {"enum": ["a", None]},
+        "any": {},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"flag": "False"}, {"flag": False}),
+        ({"flag": "True", "maybe": "null"}, {"flag": True, "maybe": None}),
+        ({"maybe": "nullable", "named": "None"}, {"maybe": "nullable", "named": None}),
+        ({"level": "2", "optional": "null"}, {"level": 2, "optional": None}),
+        ({"optional": "1", "name": "5"}, {"optional": 1, "name": "5"}),
+        ({"list": "[1, 2]", "either": '{"a": null}'}, {"list": [1, 2], "either": {"a": None}}),
+        ({"either": "true", "choice": "null"}, {"either": True, "choice": None}),
+        (
+            {"choice": "a", "any": "null", "other": "1"},
+            {"choice": "a", "any": "null", "other": "1"},
+        ),
+    ],
+)
+def test_values_without_quotes_have_the_types_of_the_schema(written, expected):
+    tool = {"type": "function", "function": {"name": "ride", "parameters": PARAMETERS}}
+    values = "".join(
+        f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in written.items()
+    )
+    text = f"<tool_call>\n<function=ride>\n{values}</function>\n</tool_call>"
+    chosen = AnswerFormat(ToolFormat.QWEN3_CODER, None)
+    for pieces in ([text], list(text)):
+        read_parser = parser("", chosen=chosen, tools=[tool])
+        _, _, [[name, arguments]] = read(read_parser, pieces)
+        assert (name, json.loads(arguments)) == ("ride", expected)

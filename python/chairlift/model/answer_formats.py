@@ -40,6 +40,9 @@ _TOOL_MARKS: Final = {
 _FOREIGN_MARKS: Final = ("<arg_key>", "<longcat_tool_call>")
 """Of formats that share a mark with a known one and are another."""
 
+_KINDS: Final = {"null", "boolean", "integer", "number", "array", "object", "string"}
+_TEXT: Final = frozenset({"string"})
+
 _SPECIAL_TEXTS: Final[dict[ToolFormat | ReasoningFormat, tuple[str, ...]]] = {
     ToolFormat.HARMONY: (
         *("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>"),
@@ -111,7 +114,7 @@ def new_parser(
         reasoning=None if reasoning is None else reasoning.value,
         starts_in_reasoning=starts_in_reasoning(chosen, prompt),
         functions=[
-            (tool.name, _json_parameters(tool, f"chat.tools[{i}]"))
+            (tool.name, _typed_parameters(tool, f"chat.tools[{i}]"))
             for i, tool in enumerate(chat.tools)
         ],
         id_key=id_key,
@@ -131,17 +134,23 @@ def _special_texts(part: ToolFormat | ReasoningFormat | None) -> tuple[str, ...]
     return () if part is None else _SPECIAL_TEXTS[part]
 
 
-def _json_parameters(tool: Tool, path: str) -> list[str]:
-    """Return the parameters that are no strings, for formats that write both alike."""
+def _typed_parameters(tool: Tool, path: str) -> list[tuple[str, list[str]]]:
+    """Return the parameters that are not texts alone, for formats that write all types alike."""
     root = tool_parameters(tool.parameters, path)
     properties = root.get("properties")
     if not isinstance(properties, Mapping):
         return []
-    return [str(name) for name, own in properties.items() if not may_be_text(own, root)]
+    found = ((str(name), kinds_of(own, root)) for name, own in properties.items())
+    return [(name, sorted(kinds)) for name, kinds in found if kinds != {"string"}]
 
 
-def may_be_text(schema: object, root: Mapping[str, Any], depth: int = 8) -> bool:
-    """Return whether a value of a schema may be a string; what the schema does not say may be.
+def may_be_text(schema: object, root: Mapping[str, Any]) -> bool:
+    """Return whether a value of a schema may be a string; `kinds_of` has the arguments."""
+    return "string" in kinds_of(schema, root)
+
+
+def kinds_of(schema: object, root: Mapping[str, Any], depth: int = 8) -> frozenset[str]:
+    """Return the types that a value of a schema may have; what the schema does not say is a text.
 
     Args:
         schema: The schema.
@@ -149,21 +158,39 @@ def may_be_text(schema: object, root: Mapping[str, Any], depth: int = 8) -> bool
         depth: So many more schemas within each other are looked at.
     """
     if not isinstance(schema, Mapping) or depth == 0:
-        return True
-    kind = schema.get("type")
+        return _TEXT
+    found = _own_kinds(schema, root, depth)
+    if not found:
+        return _TEXT
+    return found | {"null"} if schema.get("nullable") is True else found
+
+
+def _own_kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> frozenset[str]:
+    kind, values, reference = schema.get("type"), schema.get("enum"), schema.get("$ref")
     if kind is not None:
-        return "string" in kind if isinstance(kind, list) else bool(kind == "string")
-    values, reference = schema.get("enum"), schema.get("$ref")
+        named = kind if isinstance(kind, list) else [kind]
+        return frozenset(name for name in named if name in _KINDS)
     if isinstance(values, list):
-        return any(isinstance(value, str) for value in values)
+        return frozenset(_kind_of(value) for value in values)
     if "const" in schema:
-        return isinstance(schema["const"], str)
+        return frozenset({_kind_of(schema["const"])})
     if isinstance(reference, str):
-        return may_be_text(_referred(reference, root), root, depth - 1)
+        return kinds_of(_referred(reference, root), root, depth - 1)
     options = schema.get("anyOf") or schema.get("oneOf")
-    if not isinstance(options, list):
-        return True
-    return any(may_be_text(option, root, depth - 1) for option in options)
+    if isinstance(options, list):
+        return frozenset().union(*(kinds_of(option, root, depth - 1) for option in options))
+    parts = schema.get("allOf")
+    if not isinstance(parts, list) or not parts:
+        return _TEXT
+    return frozenset.intersection(*(kinds_of(part, root, depth - 1) for part in parts))
+
+
+def _kind_of(value: object) -> str:
+    """Return the type of a value of JSON."""
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else "boolean"
+    names = {str: "string", int: "integer", float: "number", list: "array"}
+    return names.get(type(value), "object")
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> object:

@@ -7,7 +7,7 @@ core handles. So a table of bytes per id replaces them, and text streams without
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,6 +66,11 @@ class Decoding:
         (form,) = _replace([string], self.replacements)
         return self.bytes_of(form)
 
+    def piece(self, string: str, *, is_first: bool) -> bytes:
+        """What a token contributes, by its place in a text."""
+        (form,) = _replace([string], self.first_replacements if is_first else self.replacements)
+        return self.bytes_of(form)
+
     def bytes_of(self, form: str) -> bytes:
         """What a token contributes, given its form after the replacements."""
         if self.byte_level:
@@ -73,6 +78,36 @@ class Decoding:
         if self.byte_fallback and (match := _BYTE_TOKEN.fullmatch(form)):
             return bytes.fromhex(match[1])
         return form.encode()
+
+
+class Pieces:
+    """What tokens contribute to a text by their place in it, as the scheduler decodes them."""
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, decoding: Decoding, special: Set[str]
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            backend: Has the strings of tokens.
+            decoding: Of the tokenizer.
+            special: Strings of its special tokens.
+        """
+        self._backend = backend
+        self._decoding = decoding
+        self._special = special
+
+    @property
+    def strips_first_space(self) -> bool:
+        """Whether one leading space of a text is left out."""
+        return self._decoding.strip_first_space
+
+    def piece(self, token_id: int, *, is_first: bool, skip_special: bool) -> bytes | None:
+        """Return what a token contributes; None for a special one that is left out."""
+        string = self._backend.id_to_token(token_id) or ""
+        if skip_special and string in self._special:
+            return None
+        return self._decoding.piece(string, is_first=is_first)
 
 
 NO_DECODING: Final = Decoding((), (), False, False, False)

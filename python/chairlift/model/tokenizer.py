@@ -29,7 +29,7 @@ from chairlift.model.special_tokens import add_at_ends, add_tokens, read_special
 from chairlift.model.template_files import read_chat_templates
 from chairlift.model.template_process import TemplateProcess
 from chairlift.model.text_bound import check_growth, longest_token_bytes
-from chairlift.model.token_table import NO_DECODING, build_token_table, read_decoding
+from chairlift.model.token_table import NO_DECODING, Pieces, build_token_table, read_decoding
 from chairlift.types import Chat
 
 # One text at a time is encoded on the thread that asks for it: a pool of threads inside
@@ -101,6 +101,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         _mark_special(backend, self.special_tokens.values())
+        self.pieces = Pieces(backend, self._decoding, _special_strings(backend))
         self.bos_token_id = self._special_id("bos_token")
         eos_token_id = self._special_id("eos_token")
         self.eos_token_ids = () if eos_token_id is None else (eos_token_id,)

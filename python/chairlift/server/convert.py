@@ -169,7 +169,8 @@ def _prompt(start: pb.Start, limits: TextLimits) -> types.Prompt:
         if start.truncate_prompt:
             kept: list[int] = start.token_ids.ids[-start.truncate_prompt :]
             return kept
-        limits.check_length(len(start.token_ids.ids))
+        # How much room the answer needs is known later.
+        limits.check_length(len(start.token_ids.ids), num_answer=0)
         return list(start.token_ids.ids)
     if kind == "chat":
         return to_chat(start.chat)

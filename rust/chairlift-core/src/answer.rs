@@ -16,7 +16,9 @@ mod fields;
 mod harmony;
 mod input;
 mod json_call;
+mod json_text;
 mod tagged_call;
+mod typed_value;
 
 use calls::{Frame, after_call, arguments, bare_call, json, mistral_call};
 pub use fields::{CallId, Content, Field, Fields};
@@ -25,6 +27,7 @@ use input::{Input, open_len, undecided_from};
 use json_call::{JsonCall, Values};
 use std::sync::Arc;
 use tagged_call::TaggedCall;
+pub use typed_value::{Parameter, ValueKind};
 
 /// The longest head of a call: what is longer is text.
 pub const MAX_UNDECIDED: usize = 4096;
@@ -73,8 +76,8 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
-    /// Its parameters that are no strings: formats without JSON write the values of both alike.
-    pub json_parameters: Vec<String>,
+    /// Those that are not texts alone: formats without JSON write the values of all types alike.
+    pub parameters: Vec<Parameter>,
 }
 
 /// What a part is.
@@ -272,4 +275,10 @@ fn text(options: &Options, is_first: bool, input: &mut Input<'_>, out: Sink<'_>)
         Some(CallFormat::Qwen3Coder) => Some(State::Tagged(TaggedCall::new(head))),
         _ => mistral_call(head, input, out),
     }
+}
+
+/// A text inside the quotes of JSON.
+fn escaped(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
 }

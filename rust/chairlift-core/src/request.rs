@@ -140,7 +140,8 @@ impl Request {
         tenant: Tenant,
     ) -> Self {
         let num_prompt = new.prompt.len();
-        let max_num_tokens = max_context_len.min(num_prompt.saturating_add(new.max_tokens));
+        let limit = max_context_len.max(num_prompt + 1);
+        let max_num_tokens = limit.min(num_prompt.saturating_add(new.max_tokens));
         let mut tokens = new.prompt;
         tokens.reserve_exact(max_num_tokens.saturating_sub(num_prompt).min(ROOM_AHEAD));
         Self {

@@ -2,9 +2,13 @@
 use std::sync::Arc;
 
 use chairlift_core::answer::{
-    CallFormat, Fields, Function, Kind, Options, Parser, Part, ReasoningFormat,
+    CallFormat, Fields, Function, Kind, Options, Parameter, Parser, Part, ReasoningFormat,
+    ValueKind,
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
+
+/// A name, and the parameters that are not texts alone, each with the types of its values.
+type NamedFunction = (String, Vec<(String, Vec<String>)>);
 
 /// A kind of part, and its text.
 type Field = (&'static str, String);
@@ -38,19 +42,16 @@ impl AnswerParser {
         calls: Option<&str>,
         reasoning: Option<&str>,
         starts_in_reasoning: bool,
-        functions: Vec<(String, Vec<String>)>,
+        functions: Vec<NamedFunction>,
         id_key: u64,
         kept_tokens: Vec<i32>,
     ) -> PyResult<Self> {
-        let function = |(name, json_parameters)| Function {
-            name,
-            json_parameters,
-        };
+        let functions: PyResult<_> = functions.into_iter().map(function).collect();
         let options = Options {
             calls: calls.map(call_format).transpose()?,
             reasoning: reasoning.map(reasoning_format).transpose()?,
             starts_in_reasoning,
-            functions: functions.into_iter().map(function).collect(),
+            functions: functions?,
         };
         Ok(Self {
             parser: Parser::new(options.clone()),
@@ -83,6 +84,32 @@ fn collect(run: impl FnOnce(&mut dyn FnMut(Part<'_>))) -> Vec<Field> {
         fields.push((kind, part.text.to_owned()));
     });
     fields
+}
+
+fn function((name, parameters): NamedFunction) -> PyResult<Function> {
+    let parameter = |(name, kinds): (String, Vec<String>)| {
+        let kinds: PyResult<_> = kinds.iter().map(|kind| value_kind(kind)).collect();
+        kinds.map(|kinds| Parameter { name, kinds })
+    };
+    let parameters: PyResult<_> = parameters.into_iter().map(parameter).collect();
+    parameters.map(|parameters| Function { name, parameters })
+}
+
+fn value_kind(name: &str) -> PyResult<ValueKind> {
+    Ok(match name {
+        "null" => ValueKind::Null,
+        "boolean" => ValueKind::Boolean,
+        "integer" => ValueKind::Integer,
+        "number" => ValueKind::Number,
+        "array" => ValueKind::Array,
+        "object" => ValueKind::Object,
+        "string" => ValueKind::Text,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "functions: unknown type {name:?}"
+            )));
+        }
+    })
 }
 
 fn call_format(name: &str) -> PyResult<CallFormat> {

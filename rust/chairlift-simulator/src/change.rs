@@ -134,7 +134,8 @@ impl World {
             unreachable!("asked for by its kind")
         };
         let config = &self.scenario.config;
-        let room = config.max_context_len() - self.clients[answers[0]].answer.num_prompt;
+        let num_prompt = self.clients[answers[0]].answer.num_prompt;
+        let room = (config.max_context_len() - num_prompt).max(1);
         let limit = room.min(*max_tokens);
         for &index in answers {
             self.clients[index].answer.extend(limit);

@@ -185,7 +185,7 @@ impl Arrival {
     /// The request and what each of its answers must be.
     pub(crate) fn build(&self, now: u64, config: &Config) -> (NewRequest, Vec<Answer>) {
         let prompt = self.prompt(config);
-        let room = config.max_context_len().saturating_sub(prompt.len());
+        let room = config.max_context_len().saturating_sub(prompt.len()).max(1);
         let limit = room.min(self.max_tokens);
         let adapter = self.adapter();
         let root = root(self.tenant, self.salt, adapter.generation);
@@ -262,7 +262,7 @@ impl Arrival {
             }
             Some(Flaw::MinAboveMax) => new.min_tokens = new.max_tokens + 1,
             Some(Flaw::TooLong) => {
-                new.prompt = vec![0; config.max_context_len() + self.num_prompt - 1];
+                new.prompt = vec![0; config.max_context_len() + self.num_prompt];
             }
         }
     }

@@ -287,14 +287,16 @@ impl World {
         num_waiting: usize,
     ) -> Option<RefusalReason> {
         let config = &self.scenario.config;
+        // One token behind the prompt is never computed.
+        let room = usize::from(arrival.max_tokens > 1);
         match arrival.flaw {
             Some(flaw) if flaw != Flaw::TooLong => Some(RefusalReason::BadParameter),
             // Settings that shrinking has made so.
             _ if arrival.num_sequences > config.max_answers() => Some(RefusalReason::BadParameter),
             // Of a request that shrinking has made so.
             _ if arrival.min_tokens > arrival.max_tokens => Some(RefusalReason::BadParameter),
-            _ if num_prompt >= config.max_model_len => Some(RefusalReason::PromptTooLong),
-            _ if num_prompt >= config.max_context_len() => Some(RefusalReason::KvCapacity),
+            _ if num_prompt > config.max_model_len - room => Some(RefusalReason::PromptTooLong),
+            _ if num_prompt > config.max_context_len() - room => Some(RefusalReason::KvCapacity),
             _ if num_waiting + arrival.num_sequences > config.max_queued_requests => {
                 Some(RefusalReason::QueueFull)
             }

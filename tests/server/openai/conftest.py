@@ -5,9 +5,15 @@ from typing import Any
 
 import openai
 import pytest
+from chairlift.engine.engine import Engine
 
+from tests import tool_templates
+from tests.engine import tiny_model
+from tests.engine.drive import script
 from tests.server.openai.raw_http import Raw
 
+CALL = '<tool_call>\n{"name": "ride", "arguments": {"up": [1, 2]}}\n</tool_call>'
+ANSWER = f"<think>\nUp.\n</think>\n\nI ride.\n{CALL}\n{CALL}"
 HELLO = [{"role": "user", "content": "one two three"}]
 
 
@@ -61,5 +67,25 @@ def api(serve):
             base_url = f"{serving.server.http_url}/v1"
             client = openai.AsyncOpenAI(base_url=base_url, api_key=token, max_retries=0)
             yield Api(serving, await stack.enter_async_context(client))
+
+    return run
+
+
+@pytest.fixture
+def written(api, tiny_folder, tmp_path, monkeypatch):
+    """Serve a model with tools that answers seed 1 with this text."""
+    template = tool_templates.QWEN_THINK
+    folder = tiny_model.copy_with_template(tiny_folder, tmp_path / "tools", template)
+
+    def run(answer=ANSWER, **settings):
+        begin = Engine.__init__
+
+        def scripted(engine, *args, **options):
+            begin(engine, *args, **options)
+            ids = engine.tokenizer.encode(answer, add_special_tokens=False)
+            script(engine, {1: [*ids, tiny_model.EOS]})
+
+        monkeypatch.setattr(Engine, "__init__", scripted)
+        return api(model=folder, drafts="off", **settings)
 
     return run

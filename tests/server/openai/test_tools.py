@@ -3,40 +3,14 @@
 import json
 
 import pytest
-from chairlift.engine.engine import Engine
 from chairlift.v1 import generation_pb2 as pb
 
-from tests import tool_templates
-from tests.engine import tiny_model
-from tests.engine.drive import script
 from tests.server.connection import start
 
 USER = {"role": "user", "content": "one"}
 FUNCTION = {"name": "ride", "description": "Ride.", "parameters": {"type": "object"}}
 TOOLS = [{"type": "function", "function": FUNCTION}]
-CALL = '<tool_call>\n{"name": "ride", "arguments": {"up": [1, 2]}}\n</tool_call>'
-ANSWER = f"<think>\nUp.\n</think>\n\nI ride.\n{CALL}\n{CALL}"
 ARGUMENTS = '{"up": [1, 2]}'
-
-
-@pytest.fixture
-def written(api, tiny_folder, tmp_path, monkeypatch):
-    """Serve a model with tools that answers seed 1 with this text."""
-    template = tool_templates.QWEN_THINK
-    folder = tiny_model.copy_with_template(tiny_folder, tmp_path / "tools", template)
-
-    def run(answer=ANSWER, **settings):
-        begin = Engine.__init__
-
-        def scripted(engine, *args, **options):
-            begin(engine, *args, **options)
-            ids = engine.tokenizer.encode(answer, add_special_tokens=False)
-            script(engine, {1: [*ids, tiny_model.EOS]})
-
-        monkeypatch.setattr(Engine, "__init__", scripted)
-        return api(model=folder, drafts="off", **settings)
-
-    return run
 
 
 def chat(served, **fields):
@@ -256,142 +230,3 @@ async def test_strict_tools_hold_over_grpc(written):
         tokens = [event.tokens for event in received.of("a") if event.HasField("tokens")]
         arguments = "".join(p.arguments_json for event in tokens for p in event.tool_calls)
         assert (received.text("a") == "yes") != bool(arguments)
-
-
-FORMAT = {"name": "n", "schema": {"type": "object", "properties": {"x": {"type": "integer"}}}}
-
-
-async def test_a_call_that_is_forced_goes_before_a_format(written):
-    tools = [{"type": "function", "function": {"name": "ski", "parameters": SKI}}]
-    chat = {"messages": [USER], "tools": tools, "max_tokens": 60, "seed": 7}
-    flat = {"input": "one", "tools": [{"type": "function", **tools[0]["function"]}], "seed": 7}
-    named = {"type": "function", "function": {"name": "ski"}}
-    allowed = {"mode": "required", "tools": [named]}
-    async with written(reasoning_format="none") as served:
-        for choice in ("required", named, {"type": "allowed_tools", "allowed_tools": allowed}):
-            for form in (
-                {"response_format": {"type": "json_schema", "json_schema": FORMAT}},
-                {"response_format": {"type": "json_object"}},
-                {"guided_regex": "a+"},
-            ):
-                body = {**chat, "tool_choice": choice, **form}
-                response = await served.post("/v1/chat/completions", body)
-                assert response.status == 200, response.body
-                [call] = response.json()["choices"][0]["message"]["tool_calls"]
-                assert call["function"]["name"] == "ski"
-        for choice in ("required", {"type": "function", "name": "ski"}):
-            text = {"format": {"type": "json_schema", **FORMAT}}
-            body = {**flat, "tool_choice": choice, "text": text}
-            response = await served.post("/v1/responses", body)
-            assert response.status == 200, response.body
-            assert response.json()["output"][0]["type"] == "function_call"
-        # Without a forced call both hold, and an error names the field of the API.
-        body = {**chat, "guided_regex": "a+", "tool_choice": "auto", "parallel_tool_calls": False}
-        response = await served.post("/v1/chat/completions", body)
-        assert (response.status, response.error["param"]) == (400, "guided_regex")
-
-
-async def test_allowed_tools_are_those_that_the_model_sees(written):
-    names = ("ride", "ski", "walk")
-    tools = [{"type": "function", "function": {**FUNCTION, "name": name}} for name in names]
-    flat = [{"type": "function", **tool["function"]} for tool in tools]
-    kept = {"type": "function", "function": {"name": "ski"}}
-    async with written() as served:
-
-        async def length(path, **fields):
-            response = await served.post(path, {"max_tokens": 1, **fields})
-            assert response.status == 200, response.body
-            usage = response.json()["usage"]
-            return usage.get("prompt_tokens") or usage["input_tokens"]
-
-        path, chat = "/v1/chat/completions", {"messages": [USER]}
-        choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [kept]}}
-        own = await length(path, **chat, tools=tools[1:2])
-        assert await length(path, **chat, tools=tools, tool_choice=choice) == own
-        assert await length(path, **chat, tools=tools) > own
-        choice = {"type": "allowed_tools", "mode": "auto"}
-        choice["tools"] = [{"type": "function", "name": "ski"}, {"type": "image_generation"}]
-        body = {"input": "one", "tools": flat, "tool_choice": choice, "max_output_tokens": 1}
-        response = await served.post("/v1/responses", body)
-        assert response.json()["usage"]["input_tokens"] == own
-        assert response.json()["tool_choice"] == choice
-        choice["tools"][0]["name"] = "fly"
-        response = await served.post("/v1/responses", body)
-        assert (response.status, response.error["param"]) == (400, "tool_choice.tools[0].name")
-
-
-async def test_items_of_agents_are_turns(written):
-    """What Codex and other agents replay: each call and output is a turn of the conversation."""
-    items = [
-        {
-            "type": "additional_tools",
-            "role": "developer",
-            "tools": [{"type": "function", **FUNCTION}],
-        },
-        {"type": "message", "role": "user", "content": "one"},
-        {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"},
-        {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "two"},
-        {"type": "custom_tool_call_output", "call_id": "c1", "output": "three"},
-        {
-            "type": "local_shell_call",
-            "call_id": "c2",
-            "status": "completed",
-            "action": {"type": "exec", "command": ["ls"], "env": {}},
-        },
-        {"type": "local_shell_call_output", "id": "c2", "output": "four"},
-        {"type": "shell_call", "call_id": "c3", "action": {"commands": ["ls"]}},
-        {"type": "shell_call_output", "call_id": "c3", "output": [{"stdout": "a", "stderr": ""}]},
-        {"type": "apply_patch_call", "call_id": "c4", "operation": {"type": "delete_file"}},
-        {"type": "apply_patch_call_output", "call_id": "c4", "status": "completed"},
-        {"type": "mcp_call", "id": "m", "name": "f", "arguments": "{}", "output": "five"},
-        {"type": "web_search_call", "id": "w", "action": {"type": "search", "query": "q"}},
-        {"type": "compaction", "encrypted_content": "x"},
-        {
-            "type": "message",
-            "role": "assistant",
-            "id": "m1",
-            "content": [{"type": "output_text", "text": "six", "annotations": [], "logprobs": []}],
-        },
-        {"role": "user", "content": [{"type": "input_text", "text": "seven"}]},
-    ]
-    async with written() as served:
-        body = {"input": items, "max_output_tokens": 4}
-        response = await served.post("/v1/responses", body)
-        assert response.status == 200, response.body
-        chat = {"max_tokens": 4, "tools": TOOLS}
-        calls = [
-            ("c1", "patch", {"input": "two"}, "three"),
-            ("c2", "local_shell", items[5]["action"], "four"),
-            ("c3", "shell", items[7]["action"], json.dumps(items[8]["output"])),
-            ("c4", "apply_patch", items[9]["operation"], ""),
-            ("m", "f", {}, "five"),
-        ]
-        chat["messages"] = [USER]
-        for call_id, name, arguments, output in calls:
-            function = {"name": name, "arguments": json.dumps(arguments)}
-            call = {"id": call_id, "type": "function", "function": function}
-            chat["messages"] += [
-                {"role": "assistant", "content": None, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": call_id, "content": output},
-            ]
-        chat["messages"] += [{"role": "assistant", "content": "six"}, {**USER, "content": "seven"}]
-        same = await served.post("/v1/chat/completions", chat)
-        expected = same.json()["usage"]["prompt_tokens"]
-        assert response.json()["usage"]["input_tokens"] == expected
-        for kind in ("item_reference", "compaction_trigger", "computer_call_output"):
-            body["input"] = [items[1], {"type": kind, "id": "x"}]
-            response = await served.post("/v1/responses", body)
-            assert (response.status, response.error["param"]) == (400, "input[1].type")
-
-
-async def test_an_error_of_a_response_names_the_item_or_the_tool(written):
-    tools = [{"type": "web_search"}, {"type": "function", "name": "a b"}]
-    call = {"type": "function_call", "call_id": "c", "name": "", "arguments": "{}"}
-    items = [{"role": "user", "content": "one"}, {"type": "compaction"}, call]
-    async with written() as served:
-        for body, param in (
-            ({"input": "one", "tools": tools}, "tools[1].name"),
-            ({"input": items, "instructions": "two"}, "input[2]"),
-        ):
-            response = await served.post("/v1/responses", body)
-            assert (response.status, response.error["param"]) == (400, param)

@@ -130,12 +130,12 @@ class _Local:
 
     @contextmanager
     def runner(self) -> "Iterator[tuple[LocalRunner, tuple[str, ...], Any]]":
-        """Yield a runner, the names of the model and the bytes of a token."""
+        """Yield a runner, the names of the model and what returns its tokenizer."""
         from chairlift.cli.batch.local import LocalRunner
         from chairlift.engine.engine import Engine
 
         with Engine(self._model, **self._settings) as engine:
-            yield LocalRunner(engine), self._names, engine.tokenizer.token_bytes
+            yield LocalRunner(engine), self._names, lambda: engine.tokenizer
 
 
 class _Remote:
@@ -163,12 +163,12 @@ class _Remote:
 
     @contextmanager
     def runner(self) -> "Iterator[tuple[RemoteRunner, tuple[str, ...], Any]]":
-        """Yield a runner, the names of the model and the bytes of a token."""
+        """Yield a runner, the names of the model and what returns its tokenizer."""
         from chairlift.cli.batch.remote import RemoteRunner
 
         with RemoteRunner(self._target, self._security) as runner:
-            # Without the model there are none; log probabilities, which need them, are refused.
-            yield runner, self._names, lambda _: b""
+            # Without the model there is none; log probabilities, which need it, are refused.
+            yield runner, self._names, lambda: None
 
 
 def _run(
@@ -225,8 +225,8 @@ def _answer(
     from chairlift.server.http.errors import HttpError
 
     try:
-        with work.runner() as (runner, served, token_bytes), progress:
-            tasks = _tasks(lines, journal, served, TokenTexts(token_bytes), progress)
+        with work.runner() as (runner, served, tokenizer), progress:
+            tasks = _tasks(lines, journal, served, TokenTexts(tokenizer), progress)
             for task, result in runner.run(tasks):
                 if isinstance(result, HttpError):
                     line = error_line(task.head, result)

@@ -32,7 +32,6 @@ from chairlift.types import (
     Chat,
     Output,
     Pooling,
-    Prompt,
     Request,
     Sampling,
     Schedule,
@@ -164,7 +163,7 @@ class Preparer:
             RequestError: With the path of the field that is wrong, or it is too long to be read.
         """
         request = chats.request(Request(chat))
-        self._check_size(request.prompt, None)
+        self._limits.text.check_chat(chat)
         return size_of(request)
 
     def num_chat_tokens(self, chat: Chat) -> int:
@@ -252,7 +251,7 @@ class Preparer:
         elif keep is not None:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
         if request.pooling is None or (keep is not None and not request.pooling.truncate):
-            self._check_size(request.prompt, keep)
+            self._check_size(request, keep)
         elif not request.pooling.truncate:
             check_input_size(request.prompt, self._limits.pooling, self._limits.text)
         asked = request.constraint
@@ -315,15 +314,15 @@ class Preparer:
             asked.turn_delay_s,
         )
 
-    def _check_size(self, prompt: Prompt, keep: int | None) -> None:
+    def _check_size(self, request: Request, keep: int | None) -> None:
         """Check what the size alone tells; of a prompt that is cut there is no shortest length."""
-        limits = self._limits.text
+        limits, prompt, num_answer = self._limits.text, request.prompt, _least_answer(request)
         if isinstance(prompt, Chat):
             limits.check_chat(prompt)
         elif isinstance(prompt, str):
-            self._check_text(prompt, "prompt", keep)
+            self._check_text(prompt, "prompt", keep, num_answer)
         elif _is_sequence(prompt) and keep is None:
-            limits.check_length(len(prompt))
+            limits.check_length(len(prompt), num_answer=num_answer)
 
     def _prompt(self, request: Request, checked: _Checked) -> _Encoded:
         """Return the ids of the prompt, and what reads and holds its answer."""
@@ -333,7 +332,7 @@ class Preparer:
         if not ids:
             message = "prompt: expected at least one token, got none"
             raise RequestError(Reason.BAD_PARAMETER, message, field="prompt")
-        self._limits.text.check_length(len(ids))
+        self._limits.text.check_length(len(ids), num_answer=_least_answer(request))
         return encoded._replace(ids=ids)
 
     def _encode(self, request: Request, checked: _Checked) -> _Encoded:
@@ -349,7 +348,7 @@ class Preparer:
                 return _Encoded(ids, None, source)
             most = self._limits.text.max_bytes
             chat = self._chats.prepare(prompt, source, most, wants_text=request.output.text)
-            self._check_text(chat.text, "chat", keep)
+            self._check_text(chat.text, "chat", keep, _least_answer(request))
             return _Encoded(self._encoder.encode(chat.text, False), chat.parser, chat.source)
         except RequestError as error:
             raise self._limits.text.in_context(error) from None
@@ -365,12 +364,20 @@ class Preparer:
             return self._chats.compile(request.prompt, source, request.tenant)
         return self._constraints.compile(source, request.tenant)
 
-    def _check_text(self, text: str, field: str, keep: int | None) -> None:
+    def _check_text(self, text: str, field: str, keep: int | None, num_answer: int) -> None:
         limits = self._limits.text
         if keep is None:
-            limits.check_prompt(text, field)
+            limits.check_prompt(text, field, num_answer)
         else:
             limits.check_text(text, field)
+
+
+def _least_answer(request: Request) -> int:
+    """Return the tokens of an answer that the context has to hold.
+
+    A prompt that comes back with one token behind it is scored: that token is never computed.
+    """
+    return 0 if request.output.has_prompt and request.stopping.max_tokens == 1 else 1
 
 
 def _tokenizer_failed(error: BaseException) -> RequestError:

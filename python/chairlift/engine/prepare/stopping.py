@@ -97,7 +97,7 @@ class StoppingPreparer:
         Raises:
             RequestError: With the path of the field that is wrong.
         """
-        room = self._limits.text.max_context_len - num_prompt_tokens
+        room = max(self._limits.text.max_context_len - num_prompt_tokens, 1)
         longest = self._default_max_tokens if asked.max_tokens is None else asked.max_tokens
         max_path, min_path = f"{path}stopping.max_tokens", f"{path}stopping.min_tokens"
         max_tokens = room

@@ -91,15 +91,15 @@ class TextLimits:
             raise RequestError(Reason.PROMPT_TOO_LONG, message, field=field)
         return num_bytes
 
-    def check_prompt(self, text: str, field: str) -> None:
-        """Check a text that is to become a whole prompt.
+    def check_prompt(self, text: str, field: str, num_answer: int = 1) -> None:
+        """Check a text that is to become a whole prompt; `num_answer` as of `check_length`.
 
         Raises:
             RequestError: As `check_text` and `check_length`.
         """
         num_bytes = self._check_bytes(text, field, self._context())
         if self.longest_token_bytes is not None:
-            self.check_length(-(-num_bytes // self.longest_token_bytes), "at least ")
+            self.check_length(-(-num_bytes // self.longest_token_bytes), "at least ", num_answer)
 
     def check_chat(self, chat: Chat) -> None:
         """Check a conversation that is to be rendered.
@@ -122,8 +122,14 @@ class TextLimits:
             text = f"chat.messages: {self._context()}{expected}"
             raise RequestError(Reason.PROMPT_TOO_LONG, text, field="chat.messages")
 
-    def check_length(self, num_tokens: int, at_least: str = "") -> None:
-        """Check the length of a prompt; `at_least` goes before a number that may be too small.
+    def check_length(self, num_tokens: int, at_least: str = "", num_answer: int = 1) -> None:
+        """Check the length of a prompt.
+
+        Args:
+            num_tokens: Of the prompt.
+            at_least: Goes before a number that may be too small.
+            num_answer: Tokens of the answer that the context has to hold: 0 where only the prompt
+                counts, since the one token behind it is never computed.
 
         Raises:
             RequestError: `PROMPT_TOO_LONG` or `KV_CAPACITY` in `prompt`.
@@ -132,10 +138,12 @@ class TextLimits:
             (self.max_model_len, Reason.PROMPT_TOO_LONG, ""),
             (self.max_context_len, Reason.KV_CAPACITY, " in this server's KV cache"),
         ):
-            if num_tokens >= context:
+            most = context - num_answer
+            if num_tokens > most:
+                answer = ", since the answer needs one" if num_answer else ""
                 message = (
-                    f"prompt: {context_words(context, where)}expected at most {context - 1} tokens,"
-                    f" since the answer needs one, got {at_least}{num_tokens}"
+                    f"prompt: {context_words(context, where)}expected at most {most} tokens"
+                    f"{answer}, got {at_least}{num_tokens}"
                 )
                 raise RequestError(reason, message, field="prompt")
 

@@ -109,7 +109,16 @@ pub(super) fn json(
         let is_open = fed == Fed::More && !input.is_end && input.rest.len() <= MAX_UNDECIDED;
         match fed {
             Fed::More if is_open => return None,
-            Fed::Values => input.pass(len, Kind::Arguments, out),
+            Fed::Values => {
+                let raw = input.take(len);
+                let said = call.said(raw);
+                let text = said.as_deref().unwrap_or(raw);
+                out(Part {
+                    kind: Kind::Arguments,
+                    text,
+                    raw,
+                });
+            }
             Fed::Head | Fed::Done if call.has_begun() => {
                 input.pass(len, Kind::Markup, out);
                 return Some(State::AfterCall(call.frame));
@@ -123,10 +132,11 @@ pub(super) fn json(
                     raw,
                 });
                 if fed == Fed::Done {
-                    let text = call.early_values(raw).unwrap_or("{}");
+                    let values = call.early_values(raw).unwrap_or("{}");
+                    let said = serde_json::from_str::<String>(values).ok();
                     out(Part {
                         kind: Kind::Arguments,
-                        text,
+                        text: said.as_deref().unwrap_or(values),
                         raw: "",
                     });
                     return Some(State::AfterCall(call.frame));

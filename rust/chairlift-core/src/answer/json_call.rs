@@ -2,7 +2,7 @@
 //!
 //! The object itself is strict; of the arguments only brackets and texts are followed, so that they stream. Arguments
 //! may be called `parameters`, and come before the name.
-use super::Frame;
+use super::{Frame, json_text::JsonText};
 
 /// The name of a function, in bytes.
 const MAX_NAME: usize = 128;
@@ -40,6 +40,8 @@ pub(super) struct JsonCall {
     early: Option<(usize, usize)>,
     has_arguments: bool,
     has_begun: bool,
+    /// The arguments are a text that holds their JSON.
+    text: Option<JsonText>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,7 @@ impl JsonCall {
             early: None,
             has_arguments: false,
             has_begun: false,
+            text: None,
         }
     }
 
@@ -87,6 +90,11 @@ impl JsonCall {
 
     pub(super) fn has_begun(&self) -> bool {
         self.has_begun
+    }
+
+    /// What a piece of the arguments says, where they are a text.
+    pub(super) fn said(&mut self, raw: &str) -> Option<String> {
+        Some(self.text.as_mut()?.feed(raw))
     }
 
     /// Arguments that came before the name, in the whole text of the call.
@@ -149,6 +157,7 @@ impl JsonCall {
         if starts {
             self.at = At::Arguments;
             self.values = Values::default();
+            self.text = (byte == b'"').then(JsonText::default);
             self.has_arguments = true;
         }
         starts

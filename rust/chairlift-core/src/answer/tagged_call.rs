@@ -1,9 +1,10 @@
 //! A function call as tags: `<function=name><parameter=key>value</parameter></function>`.
 //!
-//! The arguments become JSON: parameters that are strings are quoted and stream; others are kept as they are if they are
-//! JSON, once they are complete.
+//! The arguments become JSON: parameters that are texts are quoted and stream; others get the type that their schema says,
+//! once they are complete.
 use super::{
-    Frame, Function, Input, Kind, MAX_UNDECIDED, Options, Part, Sink, State, undecided_from,
+    Frame, Input, Kind, MAX_UNDECIDED, Options, Parameter, Part, Sink, State, escaped,
+    undecided_from,
 };
 
 const END: &str = "</parameter>";
@@ -15,6 +16,8 @@ const MAX_JSON: usize = 1 << 16;
 pub(super) struct TaggedCall {
     at: At,
     function: String,
+    /// Whose value is read, if it is not a text alone.
+    parameter: Option<Parameter>,
     has_members: bool,
 }
 
@@ -68,6 +71,7 @@ impl TaggedCall {
         Self {
             at: At::Head(head),
             function: String::new(),
+            parameter: None,
             has_members: false,
         }
     }
@@ -128,7 +132,8 @@ impl TaggedCall {
             Tag::Word { start, end } => {
                 let raw = input.take(end + 1);
                 let key = &raw[start..end];
-                let is_json = self.is_json(options, key);
+                self.parameter = self.parameter(options, key);
+                let is_json = self.parameter.is_some();
                 let before = if self.has_members { ", " } else { "{" };
                 let quote = if is_json { "" } else { "\"" };
                 let text = format!("{before}\"{}\": {quote}", escaped(key));
@@ -163,10 +168,19 @@ impl TaggedCall {
         Some(State::AfterCall(Frame::ToolCall))
     }
 
-    fn is_json(&self, options: &Options, key: &str) -> bool {
-        let is_own = |function: &&Function| function.name == self.function;
-        let function = options.functions.iter().find(is_own);
-        function.is_some_and(|function| function.json_parameters.iter().any(|name| name == key))
+    fn parameter(&self, options: &Options, key: &str) -> Option<Parameter> {
+        let mut functions = options.functions.iter();
+        let function = functions.find(|function| function.name == self.function)?;
+        let mut parameters = function.parameters.iter();
+        parameters.find(|parameter| parameter.name == key).cloned()
+    }
+
+    /// Whether the value that is held is a text, whatever follows.
+    fn is_text(&self, start: &str) -> bool {
+        let parameter = self.parameter.as_ref();
+        start.len() > MAX_JSON
+            || parameter
+                .is_some_and(|parameter| !start.trim().is_empty() && parameter.is_text_from(start))
     }
 
     /// A string; the line breaks at its ends belong to the tags.
@@ -207,9 +221,9 @@ impl TaggedCall {
             .rfind(|at| input.rest.is_char_boundary(*at))
             .unwrap_or(0);
         let Some(found) = input.rest[from..].find(END).map(|at| from + at) else {
-            if input.is_end {
-                input.pass(input.rest.len(), Kind::Arguments, out);
-            } else if input.rest.len() > MAX_JSON {
+            // What may begin the closing tag is not of the value.
+            let decided = &input.rest[..undecided_from(input, END)];
+            if self.is_text(decided) {
                 out(Part {
                     kind: Kind::Arguments,
                     text: "\"",
@@ -217,29 +231,21 @@ impl TaggedCall {
                 });
                 return self.go_on(At::Text { is_first: true });
             }
+            if input.is_end {
+                input.pass(input.rest.len(), Kind::Arguments, out);
+            }
             self.at = At::Json(input.rest.len());
             return None;
         };
-        let value = input.rest[..found].trim();
-        let quoted;
-        let text = if serde_json::from_str::<serde_json::Value>(value).is_ok() {
-            value
-        } else {
-            quoted = format!("\"{}\"", escaped(value));
-            &quoted
-        };
+        let parameter = self.parameter.take();
+        let parameter = parameter.expect("invariant: a value that is held has a parameter");
+        let text = parameter.json_of(&input.rest[..found]);
         let raw = input.take(found + END.len());
         out(Part {
             kind: Kind::Arguments,
-            text,
+            text: &text,
             raw,
         });
         self.go_on(At::Members)
     }
-}
-
-/// A text inside the quotes of JSON.
-fn escaped(text: &str) -> String {
-    let quoted = serde_json::Value::from(text).to_string();
-    quoted[1..quoted.len() - 1].to_owned()
 }

@@ -145,17 +145,19 @@ impl Scheduler {
                 format!("expected at most max_tokens ({max}), got {min}"),
             );
         }
-        if num_prompt >= model {
+        // The last token of an answer is never computed: a prompt with one token behind it may fill the context.
+        let most = |limit: usize| limit - usize::from(new.max_tokens > 1);
+        if num_prompt > most(model) {
             let message = format!(
-                "expected at most {} tokens (the model's context less one), got {num_prompt}",
-                model - 1
+                "expected at most {} tokens (what the model's context leaves), got {num_prompt}",
+                most(model)
             );
             return refuse(RefusalReason::PromptTooLong, "prompt", message);
         }
-        if num_prompt >= context {
+        if num_prompt > most(context) {
             let message = format!(
                 "expected at most {} tokens (all that this server's KV cache can hold), got {num_prompt}",
-                context - 1
+                most(context)
             );
             return refuse(RefusalReason::KvCapacity, "prompt", message);
         }

@@ -102,7 +102,7 @@ impl Scheduler {
     fn set_stopping(&mut self, slot: Slot, new: Stopping) {
         let request = live(&mut self.requests, slot);
         let end = request.num_prompt.saturating_add(new.max_tokens);
-        request.max_num_tokens = end.min(self.max_context_len);
+        request.max_num_tokens = end.min(self.max_context_len.max(request.num_prompt + 1));
         request.min_tokens = new.min_tokens;
         request.stop_token_ids = new.stop_token_ids.into();
         request.include_stop = new.include_stop;

@@ -1,6 +1,7 @@
 //! Fields of answers as models write them, and of texts that only look like it.
 use chairlift_core::answer::{
-    CallFormat, Function, Kind, MAX_UNDECIDED, Options, Parser, ReasoningFormat,
+    CallFormat, Function, Kind, MAX_UNDECIDED, Options, Parameter, Parser, ReasoningFormat,
+    ValueKind,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,19 +19,30 @@ const FORMATS: [CallFormat; 5] = [
     CallFormat::Harmony,
 ];
 
-fn options(calls: CallFormat) -> Options {
+pub(crate) fn options(calls: CallFormat) -> Options {
     let reasoning = match calls {
         CallFormat::Harmony => ReasoningFormat::Harmony,
         _ => THINK,
     };
-    let json_parameters = vec!["n".to_owned()];
+    let parameter = |name: &str, kinds: &[ValueKind]| Parameter {
+        name: name.to_owned(),
+        kinds: kinds.to_vec(),
+    };
+    let parameters = vec![
+        parameter("n", &[ValueKind::Integer]),
+        parameter("flag", &[ValueKind::Boolean]),
+        parameter("maybe", &[ValueKind::Null, ValueKind::Text]),
+        parameter("real", &[ValueKind::Number, ValueKind::Null]),
+        parameter("list", &[ValueKind::Array]),
+        parameter("any", &[ValueKind::Integer, ValueKind::Text]),
+    ];
     Options {
         calls: Some(calls),
         reasoning: Some(reasoning),
         starts_in_reasoning: false,
         functions: vec![Function {
             name: "f".to_owned(),
-            json_parameters,
+            parameters,
         }],
     }
 }
@@ -75,7 +87,7 @@ fn fields(options: Options, text: &str) -> Vec<String> {
 }
 
 #[track_caller]
-fn check(calls: CallFormat, text: &str, expected: &[&str]) {
+pub(crate) fn check(calls: CallFormat, text: &str, expected: &[&str]) {
     assert_eq!(fields(options(calls), text), expected, "{text}");
 }
 
@@ -273,6 +285,18 @@ fn fragments() -> Vec<&'static str> {
         "<function=f>",
         "<parameter=n>",
         "<parameter=s>",
+        "<parameter=maybe>",
+        "<parameter=any>",
+        "<parameter=flag>",
+        "null",
+        "True",
+        "7",
+        "\"arguments\": \"",
+        "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}",
+        "\\u",
+        "d83d",
+        "de00",
+        "\\n",
         "</parameter>",
         "</function>",
         "<|python_tag|>",

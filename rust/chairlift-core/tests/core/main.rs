@@ -1,6 +1,7 @@
 //! All tests of the public core in one binary: the fake model is compiled once, not once per file.
 
 mod answer;
+mod answer_values;
 mod answers;
 mod best_of;
 mod changes;

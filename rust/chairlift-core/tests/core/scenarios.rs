@@ -293,6 +293,18 @@ fn the_context_ends_an_answer() {
 }
 
 #[test]
+fn a_prompt_with_one_token_behind_it_may_fill_the_context() {
+    let mut driver = Driver::new(config(CONTINUOUS));
+    let request = driver.add('A', 64, 1);
+    driver.trace();
+    let outcome = driver.outcome(request);
+    assert_eq!(
+        (outcome.tokens.len(), outcome.end.clone()),
+        (1, Some(EndReason::Length))
+    );
+}
+
+#[test]
 fn requests_that_can_never_run_are_refused_with_the_field_named() {
     let mut small = config(CONTINUOUS);
     small.num_blocks = 1 + 4;
@@ -313,11 +325,11 @@ fn requests_that_can_never_run_are_refused_with_the_field_named() {
         (bad, "stopping.max_tokens")
     );
     assert_eq!(
-        refusal(NewRequest::new(vec![1; 64], 1)),
+        refusal(NewRequest::new(vec![1; 64], 2)),
         (RefusalReason::PromptTooLong, "prompt")
     );
     assert_eq!(
-        refusal(NewRequest::new(vec![1; 16], 1)),
+        refusal(NewRequest::new(vec![1; 16], 2)),
         (RefusalReason::KvCapacity, "prompt")
     );
     driver.assert_empty();

@@ -64,12 +64,12 @@ fn the_pool_holds_longer_requests_where_groups_have_windows() {
 #[test]
 fn what_a_window_cannot_hold_is_refused() {
     let mut driver = Driver::new(windowed(&[None, Some(6)], 10));
-    let refusal = driver.scheduler.add(0, NewRequest::new(vec![1; 24], 1));
+    let refusal = driver.scheduler.add(0, NewRequest::new(vec![1; 24], 2));
     assert_eq!(
         refusal.map_err(|r| r.reason),
         Err(RefusalReason::KvCapacity)
     );
-    driver.add('A', 23, 1);
+    driver.add('A', 24, 1);
     driver.trace();
     driver.assert_empty();
 }

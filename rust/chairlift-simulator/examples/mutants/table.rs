@@ -319,7 +319,7 @@ mutants! { MUTANTS:
     sent_to_and_fro, "vllm#25538", "a request that was preempted is preempted again at once", "scheduler/preempt.rs":
         "times_preempted: request.times_preempted," => "times_preempted: 0,";
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
-        "end.min(self.max_context_len)" => "end";
+        "end.min(self.max_context_len.max(request.num_prompt + 1))" => "end";
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
         "live(&mut self.requests, slot).limit_reached() {" => "live(&mut self.requests, slot).limit_reached().filter(|_| change.stopping.is_none()) {";
     moved_deadline_is_missed, "-", "a new deadline is not watched", "scheduler/change.rs":

@@ -72,7 +72,12 @@ def chat_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) 
     )
     body.end()
     num = parts.num_answers(sampling)
-    form = functools.partial(Form, is_chat=True, texts=texts if logprobs else None)
+    form = functools.partial(
+        Form,
+        is_chat=True,
+        texts=texts if logprobs else None,
+        stop_token_ids=parts.stop_ids(request),
+    )
     return Job(
         requests=[request],
         output=parts.output(

@@ -57,14 +57,26 @@ class UsageSum:
 class Form:
     """What differs between chat completions and completions."""
 
-    def __init__(self, *, is_chat: bool, texts: TokenTexts | None, has_output: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        is_chat: bool,
+        texts: TokenTexts | None,
+        has_output: bool = True,
+        skip_special: bool = True,
+        stop_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
         """Set the form.
 
         Args:
             is_chat: Chat completions.
             texts: Of the tokens; None leaves log probabilities out.
             has_output: Whether more than the prompt is shown.
+            skip_special: The text leaves special tokens out.
+            stop_token_ids: Those of the request, beside the model's own.
         """
+        self.skip_special = skip_special
+        self.stop_token_ids = stop_token_ids
         self.is_chat = is_chat
         self.has_output = has_output
         self.texts = texts
@@ -80,8 +92,19 @@ class Form:
             return None
         if self.is_chat and isinstance(tokens, pb.Tokens):
             return {"content": self.texts.content(tokens), "refusal": None}
-        legacy = self._legacy.setdefault(number, LegacyLogprobs(self.texts))
+        legacy = self._legacy.get(number)
+        if legacy is None:
+            legacy = LegacyLogprobs(self.texts, skip_special=self.skip_special)
+            self._legacy[number] = legacy
         return legacy.add(tokens)
+
+    def finish_reason(self, finished: pb.Finished, calls: Calls) -> str:
+        """Return why an answer ended; one that a stop cut amid a call does not end with it."""
+        reason = _FINISH_REASONS[finished.reason]
+        if reason != "stop" or not calls:
+            return reason
+        is_cut = was_stopped(finished, self.stop_token_ids) and not calls.is_whole()
+        return "stop" if is_cut else "tool_calls"
 
 
 class ChoicesAnswer:
@@ -124,7 +147,7 @@ class ChoicesAnswer:
 
     def finished(self, number: int, finished: pb.Finished) -> None:
         """End an answer."""
-        self._reasons[number] = _finish_reason(finished, has_calls=len(self._calls[number]) > 0)
+        self._reasons[number] = self._form.finish_reason(finished, self._calls[number])
         self._usage.add(finished.usage, has_output=self._form.has_output)
 
     def result(self) -> dict[str, Any]:
@@ -162,9 +185,11 @@ class ChoicesAnswer:
         return message
 
 
-def _finish_reason(finished: pb.Finished, *, has_calls: bool) -> str:
-    reason = _FINISH_REASONS[finished.reason]
-    return "tool_calls" if reason == "stop" and has_calls else reason
+def was_stopped(finished: pb.Finished, stop_token_ids: frozenset[int]) -> bool:
+    """Return whether a stop of the request ended an answer, and not the model itself."""
+    if finished.HasField("stop_token_id"):
+        return finished.stop_token_id in stop_token_ids
+    return bool(finished.HasField("stop"))
 
 
 class ChoicesStream:
@@ -196,7 +221,7 @@ class ChoicesStream:
         self._after_text = b'},"logprobs":' if form.is_chat else b',"logprobs":'
         self._plain_end = _UNFINISHED + self._plain_tail
         self._has_begun = [not form.is_chat] * num_choices
-        self._has_calls = [False] * num_choices
+        self._calls = [Calls() for _ in range(num_choices)]
 
     def _tail(self, number: int) -> bytes:
         """Return the end of a chunk of an answer."""
@@ -249,7 +274,8 @@ class ChoicesStream:
         if tokens.reasoning:
             reasoning = self._delta(number, {"reasoning_content": tokens.reasoning})
         if tokens.tool_calls:
-            self._has_calls[number] = True
+            for part in tokens.tool_calls:
+                self._calls[number].add(part)
             deltas = [call_delta(part) for part in tokens.tool_calls]
             calls = self._delta(number, {"tool_calls": deltas})
         return reasoning, calls
@@ -271,7 +297,7 @@ class ChoicesStream:
             self._has_begun[number] = True
             before = self._role(number)
         said = b'"delta":{}' if self._form.is_chat else b'"text":""'
-        reason = _finish_reason(finished, has_calls=self._has_calls[number]).encode()
+        reason = self._form.finish_reason(finished, self._calls[number]).encode()
         choice = b'{"index":%d,%s,"logprobs":null,"finish_reason":"%s"}' % (number, said, reason)
         return before + self._head + choice + self._tail(number)
 

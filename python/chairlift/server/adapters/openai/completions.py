@@ -33,8 +33,7 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
     stream = body.flag("stream")
     usage = parts.stream_options(body, stream=stream)
     num_top = _logprobs(body)
-    logprobs = num_top is not None
-    echo = body.flag("echo")
+    logprobs, echo = num_top is not None, body.flag("echo")
     body.refuse_unless("suffix", "")
     body.refuse_unless_neutral(rules.NEUTRAL)
     body.drop(*rules.IGNORED_OF_COMPLETIONS)
@@ -73,6 +72,7 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
         is_chat=False,
         texts=texts if logprobs else None,
         has_output=not is_prompt_alone,
+        skip_special=common["output"].skip_special_tokens,
     )
     num_choices = num * len(requests)
     return Job(

@@ -123,6 +123,12 @@ def verbosity_of(fields: Fields) -> str:
     return fields.one_of("verbosity", "medium", "low", "high")
 
 
+def stop_ids(request: types.Request) -> frozenset[int]:
+    """Return the stop tokens of a request; the engine refuses what is no list of ids."""
+    ids: object = request.stopping.stop_token_ids
+    return frozenset(i for i in ids if isinstance(i, int)) if isinstance(ids, list) else frozenset()
+
+
 def output(
     *,
     stream: bool,

@@ -14,10 +14,11 @@ import time
 from http import HTTPStatus
 from typing import Any
 
-from chairlift.server.adapters.openai.choices import UsageSum, quoted
+from chairlift.server.adapters.openai.choices import UsageSum, quoted, was_stopped
 from chairlift.server.adapters.openai.job import Origin
 from chairlift.server.adapters.openai.logprobs import TokenTexts
 from chairlift.server.adapters.openai.response_items import Growth, Item, Items
+from chairlift.server.adapters.openai.tools import is_json
 from chairlift.server.http.errors import HttpError
 from chairlift.server.http.exchange import to_json
 from chairlift.v1 import generation_pb2 as pb
@@ -26,8 +27,16 @@ from chairlift.v1 import generation_pb2 as pb
 class _Response:
     """The object that a response is, at every moment of it."""
 
-    def __init__(self, origin: Origin, repeated: bytes, texts: TokenTexts | None) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        repeated: bytes,
+        texts: TokenTexts | None,
+        stop_token_ids: frozenset[int],
+    ) -> None:
         self.origin = origin
+        self._stop_token_ids = stop_token_ids
+        self.last_item_status = "completed"
         self.items = Items(origin.handle, texts)
         self._repeated = repeated
         self._usage: dict[str, Any] | None = None
@@ -45,7 +54,17 @@ class _Response:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage.prompt + usage.output,
         }
-        return self.items.finish()
+        growth = self.items.finish()
+        self.last_item_status = self._status_of_last(finished)
+        return growth
+
+    def _status_of_last(self, finished: pb.Finished) -> str:
+        """Return the status of the last item, which a stop may have cut amid a call."""
+        last = self.items.last
+        if last is None or last.kind != "function_call":
+            return self.last_status
+        is_cut = was_stopped(finished, self._stop_token_ids) and not is_json(last.text)
+        return "incomplete" if is_cut else self.last_status
 
     def object(
         self, status: str, output: list[dict[str, Any]], error: dict[str, Any] | None = None
@@ -72,7 +91,7 @@ class _Response:
 
     def end(self) -> dict[str, Any]:
         """Return the response at its end."""
-        items = self.items.objects(is_incomplete=self.is_incomplete)
+        items = self.items.objects(is_incomplete=self.last_item_status == "incomplete")
         return self.object(self.last_status, items)
 
     def whole(self, values: dict[str, Any]) -> bytes:
@@ -83,9 +102,15 @@ class _Response:
 class ResponseAnswer:
     """A whole response."""
 
-    def __init__(self, origin: Origin, repeated: bytes, texts: TokenTexts | None) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        repeated: bytes,
+        texts: TokenTexts | None,
+        stop_token_ids: frozenset[int],
+    ) -> None:
         """Start without text."""
-        self._response = _Response(origin, repeated, texts)
+        self._response = _Response(origin, repeated, texts, stop_token_ids)
 
     def prompt(self, _number: int, _prompt: pb.Prompt) -> None:
         """Ignore a prompt: no response asks for it."""
@@ -107,9 +132,15 @@ class ResponseAnswer:
 class ResponseStream:
     """A response as server-sent events."""
 
-    def __init__(self, origin: Origin, repeated: bytes, texts: TokenTexts | None) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        repeated: bytes,
+        texts: TokenTexts | None,
+        stop_token_ids: frozenset[int],
+    ) -> None:
         """Start without events."""
-        self._response = _Response(origin, repeated, texts)
+        self._response = _Response(origin, repeated, texts, stop_token_ids)
         self._number = 0
         self._has_begun = False
         self._before = b""
@@ -201,7 +232,7 @@ class ResponseStream:
             before += self._grow(growth)
         last = self._response.items.last
         assert last is not None
-        return before + self._end_item(last, self._response.last_status)
+        return before + self._end_item(last, self._response.last_item_status)
 
     def failed(self, error: HttpError) -> bytes:
         """Encode the failure of a response that has begun."""

@@ -77,6 +77,7 @@ def responses_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: 
     body.end()
     if request.sampling.n != 1:
         raise unsupported("n", "a response has one answer")
+    stops = parts.stop_ids(request)
     shown, members = texts if logprobs else None, repeated.json()
     paths = ["instructions" for _ in first] + given.paths
     return Job(
@@ -85,8 +86,8 @@ def responses_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant: 
         num_answers=1,
         model=model,
         is_stream=stream,
-        answer=lambda origin: ResponseAnswer(origin, members, shown),
-        stream=lambda origin: ResponseStream(origin, members, shown),
+        answer=lambda origin: ResponseAnswer(origin, members, shown, stops),
+        stream=lambda origin: ResponseStream(origin, members, shown, stops),
         names=Names(_NAMES | constraint_names, tools.renaming(taken.paths, paths)),
         num_kept_bytes=len(members),
     )

@@ -66,9 +66,7 @@ class _Api:
         self._config = config
         self._is_serving = is_serving
         self._created = int(time.time())
-        self._texts = TokenTexts(
-            lambda token_id: server.gate.engine().engine.tokenizer.token_bytes(token_id)
-        )
+        self._texts = TokenTexts(lambda: server.gate.engine().engine.tokenizer)
 
     async def generate(self, to_job: ToJob, exchange: Exchange) -> None:
         """Answer a request for text."""

@@ -1,5 +1,6 @@
 """Tools and function calls: from a body to the engine's, and back to the objects of the API."""
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -218,6 +219,15 @@ def called(function: Fields, call_id: str) -> types.ToolCall:
     return types.ToolCall(call_id, name, arguments)
 
 
+def is_json(text: str) -> bool:
+    """Return whether a text is JSON."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 class Calls:
     """The function calls of an answer as they grow."""
 
@@ -239,6 +249,10 @@ class Calls:
     def arguments(self, position: int) -> str:
         """Return the arguments of a call so far."""
         return "".join(self._arguments[position])
+
+    def is_whole(self) -> bool:
+        """Return whether the arguments of the last call are JSON."""
+        return is_json(self.arguments(len(self) - 1))
 
     def objects(self) -> list[dict[str, Any]]:
         """Return the calls as a chat completion has them."""
