@@ -198,7 +198,7 @@ class Schedule:
     time_to_first_token_s: float | None = None
     """A target: it orders, and a server refuses what would miss it."""
     turn_delay_s: float = 0.0
-    """How much later it stands in the queue: one of many, of a call that takes turns with others."""
+    """How much later it stands in the queue: a call with many requests takes turns with others."""
 
 
 @dataclass(frozen=True, slots=True)
