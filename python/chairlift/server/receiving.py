@@ -43,6 +43,10 @@ class MessageTimeoutError(RequestError):
     """The client has not sent its message in time."""
 
 
+def _is_unnamed(holder: Holder) -> bool:
+    return holder[0] == "connection"
+
+
 def _never() -> bool:
     return False
 
@@ -52,21 +56,21 @@ class DecodingQueue:
 
     Protobuf decodes a message of 1 MiB in up to 25 ms, with the interpreter's lock held. The engine
     thread takes that lock several times in a step, so decodings without pauses would delay the
-    tokens of all streams by the time of several of them. Of each connection one message is in the
-    queue, so that a connection with many delays the message of another by one of them.
+    tokens of all streams by the time of several of them. Of each holder one message is in the
+    queue, so that a holder with many delays the message of another by one of them.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._resume_at = 0.0
-        self._connections: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Locks of the connections whose messages wait."""
+        self._holders: WeakValueDictionary[Holder, asyncio.Lock] = WeakValueDictionary()
+        """Locks of the holders whose messages wait."""
 
-    async def decode(self, decode: Callable[[bytes], Any], data: bytes, connection: str) -> Any:
+    async def decode(self, decode: Callable[[bytes], Any], data: bytes, holder: Holder) -> Any:
         """Decode a message in its turn; raise what `decode` raises."""
         if len(data) <= SHORT_BYTES:
             return decode(data)
-        async with self._connections.setdefault(connection, asyncio.Lock()), self._lock:
+        async with self._holders.setdefault(holder, asyncio.Lock()), self._lock:
             await asyncio.sleep(self._resume_at - time.monotonic())
             began = time.monotonic()
             try:
@@ -110,14 +114,13 @@ class Receiving:
         self._waiting: dict[Messages, float] = {}
         """Time since when each waits; the one that has waited longest comes first."""
 
-    def enter(self, connection: str, *, is_stream: bool) -> Share:
+    def enter(self, holder: Holder, *, is_stream: bool) -> Share:
         """Let a call wait for messages.
 
         Raises:
-            RequestError: Too many calls wait, and none of a connection with more can be evicted.
+            RequestError: Too many calls wait, and none that gives way to this one can be evicted.
         """
         shares = self._streams if is_stream else self._unary
-        holder = ("connection", connection)
         while True:
             try:
                 return shares.take((holder,))
@@ -127,14 +130,19 @@ class Receiving:
                     messages
                     for messages in self._evictable(0)
                     if messages.is_stream == is_stream
-                    and shares.held(messages.holder) > shares.held(holder)
+                    and (
+                        shares.held(messages.holder) > shares.held(holder)
+                        or _is_unnamed(messages.holder) > _is_unnamed(holder)
+                    )
                 ]
                 if not others:
                     raise
-                max(others, key=lambda messages: shares.held(messages.holder)).evict()
+                # A caller without a tenant has as many connections as it likes, of one call each.
+                ranks = {m: (_is_unnamed(m.holder), shares.held(m.holder)) for m in others}
+                max(others, key=ranks.__getitem__).evict()
 
     def relieve(self) -> int:
-        """End calls that may hold unfinished messages, of the connection with the most of them.
+        """End calls that may hold unfinished messages, of the holder with the most of them.
 
         Returns:
             The number of calls.
@@ -169,7 +177,7 @@ class Messages:
     """The messages of one call, each decoded when it is taken.
 
     Attributes:
-        holder: The connection.
+        holder: The tenant, or the connection of a caller without one.
         is_stream: Whether more than one message may come.
         in_use: Returns whether the call has live requests, so that it is not evicted.
         is_evicted: Whether it was evicted.
@@ -180,11 +188,11 @@ class Messages:
         receiving: Receiving,
         messages: AsyncIterator[bytes],
         decode: Callable[[bytes], Any] | None,
-        connection: str,
+        holder: Holder,
         *,
         is_stream: bool,
     ) -> None:
-        self.holder: Holder = ("connection", connection)
+        self.holder = holder
         self.is_stream = is_stream
         self.in_use: Callable[[], bool] = _never
         self._receiving = receiving
@@ -202,7 +210,7 @@ class Messages:
         if self._decode is None:
             return data
         try:
-            return await self._receiving.decoding.decode(self._decode, data, self.holder[1])
+            return await self._receiving.decoding.decode(self._decode, data, self.holder)
         except (DecodeError, UnicodeDecodeError):
             text = "the message is not valid protobuf of this type, or holds text that is not UTF-8"
             raise RequestError(Reason.BAD_PARAMETER, text) from None
@@ -225,8 +233,7 @@ class Messages:
         # Stays set after the end of the messages, or if the reader was cancelled during a read.
         self._is_reading = True
         if self._share is None:
-            _, connection = self.holder
-            self._share = self._receiving.enter(connection, is_stream=self.is_stream)
+            self._share = self._receiving.enter(self.holder, is_stream=self.is_stream)
         num_bytes = None
         self._receiving.begin(self)
         try:

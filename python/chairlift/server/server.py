@@ -184,7 +184,7 @@ class Server:
         """
         # In this order: the status interceptor also makes statuses of the refusals of the other.
         interceptors = (
-            StatusInterceptor(self._on_failed_call, self._receiving),
+            StatusInterceptor(self._on_failed_call, self._receiving, self._authenticator.tenant),
             AuthInterceptor(self._authenticator),
         )
         self._grpc = grpc_server(interceptors, grpc_options(self._config), self._on_lost_port)

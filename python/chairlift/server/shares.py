@@ -1,4 +1,4 @@
-"""Shares of a common resource: no connection and no tenant takes all of it.
+"""Shares of a common resource: no tenant, and no connection without one, takes all of it.
 
 Dynamic thresholds (Choudhury and Hahne, 1998): a holder may grow while it holds at most `SHARE`
 times what is free. A single holder reaches three quarters, a second one three quarters of the
@@ -19,10 +19,18 @@ Holder = tuple[str, str]
 """The kind of a holder, as in messages, and its name."""
 
 
+def holder_of(connection: str, tenant: str) -> Holder:
+    """Return the holder that a call counts for: its tenant where there is one.
+
+    Behind a gateway many tenants have one connection, and behind a proxy one host: only callers
+    without a tenant are told apart by their connections.
+    """
+    return ("tenant", tenant) if tenant else ("connection", connection)
+
+
 def holders_of(connection: str, tenant: str) -> tuple[Holder, ...]:
-    """Return the holders that a call counts for; callers without a tenant share none."""
-    connected = ("connection", connection)
-    return (connected, ("tenant", tenant)) if tenant else (connected,)
+    """Return `holder_of` for `Shares.take`."""
+    return (holder_of(connection, tenant),)
 
 
 class Share:

@@ -21,6 +21,7 @@ import grpc
 from chairlift.errors import Reason, RequestError
 from chairlift.logs import fields
 from chairlift.server.receiving import Messages, Receiving
+from chairlift.server.shares import Holder, holder_of
 from chairlift.server.status import INTERNAL_MESSAGE, to_status
 
 _log = logging.getLogger(__name__)
@@ -39,13 +40,16 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self,
         on_failure: Callable[[str, Reason], None] = lambda _method, _reason: None,
         receiving: Receiving | None = None,
+        tenant_of: Callable[[ServicerContext], str] = lambda _context: "",
     ) -> None:
-        """Set the callback and the bounds.
+        """Set the callbacks and the bounds.
 
         Args:
             on_failure: Called with the method and the reason of each call that ends with an error.
             receiving: Bounds on unfinished messages; None is the default ones.
+            tenant_of: Returns the tenant of a call, or raises RequestError.
         """
+        self._tenant_of = tenant_of
         self._on_failure = on_failure
         self._receiving = Receiving() if receiving is None else receiving
 
@@ -80,7 +84,7 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 self._receiving,
                 messages,
                 handler.request_deserializer,
-                context.peer(),
+                self._holder(context),
                 is_stream=handler.request_streaming,
             )
             try:
@@ -95,6 +99,14 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 received.close()
 
         return run
+
+    def _holder(self, context: ServicerContext) -> Holder:
+        """Return what the call counts for; a caller that is refused has no tenant."""
+        try:
+            tenant = self._tenant_of(context)
+        except RequestError:
+            tenant = ""
+        return holder_of(context.peer(), tenant)
 
     async def _end(
         self, method: str, context: ServicerContext, error: BaseException, received: Messages

@@ -100,6 +100,7 @@ class HttpApp:
         if scope["path"] not in OPEN_PATHS:
             metadata = exchange.headers
             exchange.tenant = self._server.authenticator.tenant_of(metadata, exchange.certificate)
+            exchange.admit()
         try:
             await self._router(scope, receive, send)
         except HTTPException as error:

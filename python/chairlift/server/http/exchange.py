@@ -11,6 +11,7 @@ from chairlift.errors import Reason, RequestError
 from chairlift.server.http.errors import Disconnected, HttpError, refused
 from chairlift.server.http.json_body import decode
 from chairlift.server.receiving import Messages, MessageTimeoutError, Receiving
+from chairlift.server.shares import Share, holder_of
 
 _DRAIN_S: Final = 0.5
 """Time in which a client that is refused may end its body: it reads the response only then."""
@@ -70,14 +71,29 @@ class Exchange:
         self._has_body = False
         """Whether the body has been read to its end."""
         self._watcher: asyncio.Task[None] | None = None
+        self._place: Share | None = None
 
     # --- the request --------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
-        """Return the client's host: of HTTP/1.1 a client has a connection for each request."""
+        """Return the client's host, for what a request holds until it ends.
+
+        Of HTTP/1.1 a client has a connection for each request: by connections, one client without
+        a tenant could fill the queue.
+        """
         client = self.scope["client"]
         return f"http:{client[0]}" if client else "http"
+
+    @property
+    def connection(self) -> str:
+        """Return the client's connection, for what it holds until its body has come.
+
+        All clients of a proxy have its host, and all of an open server that of loopback. A caller
+        with many connections gains nothing: each new body ends the one that has waited longest.
+        """
+        host, port = self.scope["client"] or ("", 0)
+        return f"http:{host}:{port}"
 
     @property
     def certificate(self) -> Mapping[str, Sequence[bytes]]:
@@ -106,7 +122,8 @@ class Exchange:
             Disconnected: The client went before its end.
         """
         self._check_content()
-        body = Messages(self._receiving, self, decode, self.peer, is_stream=False)
+        holder = holder_of(self.connection, self.tenant)
+        body = Messages(self._receiving, self, decode, holder, is_stream=False)
         try:
             value = await body.only()
         except MessageTimeoutError as error:
@@ -115,8 +132,17 @@ class Exchange:
         self.watch()
         return value
 
+    def admit(self) -> None:
+        """Keep the connection from giving way to that of a caller that is not admitted.
+
+        Raises:
+            RequestError: The tenant has its share of the port's connections.
+        """
+        self._place = self.scope["state"]["connection"].admit(self.tenant)
+
     def watch(self) -> None:
         """Notice from now on when the client goes; `json` has read a body before, if any."""
+        self.scope["state"]["connection"].is_received()
         self._watcher = asyncio.create_task(self._watch())
 
     def _check_content(self) -> None:
@@ -228,6 +254,8 @@ class Exchange:
 
     def close(self) -> None:
         """End the watch of the client; the exchange is over."""
+        if self._place is not None:
+            self._place.release()
         if self._watcher is not None:
             self._watcher.cancel()
 

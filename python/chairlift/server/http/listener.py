@@ -10,6 +10,8 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from chairlift.errors import ConfigError
+from chairlift.server.http.acceptor import Acceptor
+from chairlift.server.http.connections import Connection, Connections
 from chairlift.server.http.protocol import BoundedProtocol
 from chairlift.server.listen import TcpAddress
 
@@ -34,7 +36,7 @@ class HttpListener:
         app: Any,
         address: TcpAddress,
         context: ssl.SSLContext | None,
-        max_connections: int,
+        connections: Connections,
     ) -> None:
         """Set what is served; `start` listens.
 
@@ -42,12 +44,12 @@ class HttpListener:
             app: An application of ASGI.
             address: Where to listen.
             context: For TLS; None is plain text.
-            max_connections: A further one is closed at once.
+            connections: Bound on the number of connections.
         """
         self._address = address
         self._context = context
         self._state = ServerState()
-        self._max_connections = max_connections
+        self._connections = connections
         self._config = Config(
             app,
             interface="asgi3",
@@ -59,7 +61,7 @@ class HttpListener:
             proxy_headers=False,
             timeout_keep_alive=int(IDLE_S),
         )
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
 
     @property
     def url(self) -> str:
@@ -73,32 +75,27 @@ class HttpListener:
             ConfigError: The address cannot be used.
         """
         self._config.load()
-        loop = asyncio.get_running_loop()
         tls: dict[str, Any] = {}
         if self._context is not None:
             tls = {"ssl": self._context, "ssl_handshake_timeout": _HANDSHAKE_S}
         try:
-            self._server = await loop.create_server(
-                lambda: BoundedProtocol(self._config, self._state, self._max_connections),
-                self._address.host,
-                self._address.port,
-                backlog=_BACKLOG,
-                **tls,
-            )
+            listener = _listen(self._address)
         except OSError as error:
             reason = (error.strerror or "unknown error").lower()
             message = f"http_listen: cannot listen on {self._address}: {reason}"
             raise ConfigError(message) from None
-        for listener in self._server.sockets:
-            _set_options(listener)
-        port: int = self._server.sockets[0].getsockname()[1]
+        self._acceptor = Acceptor(listener, self._connections, self._protocol, tls)
+        port: int = listener.getsockname()[1]
         self._address = TcpAddress(self._address.host, port)
+
+    def _protocol(self, connection: Connection) -> BoundedProtocol:
+        return BoundedProtocol(self._config, self._state, connection)
 
     async def stop(self) -> None:
         """Close the port, and each connection after its response, within half a second."""
-        if self._server is None:
+        if self._acceptor is None:
             return
-        self._server.close()
+        self._acceptor.close()
         for connection in tuple(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -115,7 +112,24 @@ class HttpListener:
             connection.transport.abort()
 
 
-def _set_options(listener: Any) -> None:
+def _listen(address: TcpAddress) -> socket.socket:
+    """Return a socket that listens and does not block."""
+    listener = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if address.family is socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        _set_options(listener)
+        listener.bind((address.host, address.port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _set_options(listener: socket.socket) -> None:
     """Set options of the listening socket, which connections inherit."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

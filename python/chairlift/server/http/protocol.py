@@ -20,6 +20,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from chairlift.server.http.connections import Connection
 from chairlift.server.http.errors import HttpError, refused
 from chairlift.server.tls import certificate_names
 
@@ -45,16 +46,16 @@ class BoundedProtocol(HttpToolsProtocol):
     cycle: Any
     """The exchange of uvicorn, which has no public type; None before the first."""
 
-    def __init__(self, config: Config, state: ServerState, max_connections: int) -> None:
+    def __init__(self, config: Config, state: ServerState, connection: Connection) -> None:
         """Start without a transport.
 
         Args:
             config: Of uvicorn, with the application.
             state: All connections of the listener.
-            max_connections: A further one is closed at once.
+            connection: Its place among the connections of the port.
         """
         super().__init__(config, state, {})
-        self._max_connections = max_connections
+        self._connection = connection
         self._refusal: HttpError | None = None
         self._head_bytes = 0
         self._segment_bytes = 0
@@ -68,12 +69,9 @@ class BoundedProtocol(HttpToolsProtocol):
     # --- the connection -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, unless there are too many connections."""
+        """Begin; from now on the connection gives way by the end of its transport."""
         self.transport = transport
-        if len(self.connections) >= self._max_connections:
-            self._is_closing = True
-            transport.abort()
-            return
+        self._connection.close = transport.abort
         super().connection_made(transport)
         ssl_object = transport.get_extra_info("ssl_object")
         if ssl_object is not None:
@@ -87,6 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End, whatever was going on."""
         self._stop_head_timer()
+        self._connection.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -136,6 +135,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_closing or self.cycle.more_body:
             self.transport.close()
         super().on_response_complete()
+        self._connection.end_request()
         if not self.transport.is_closing():
             self._stop_head_timer()
 
@@ -153,6 +153,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect_head()
         super().on_message_begin()
         self.scope["state"] |= {"certificate": self._names, "abort": self.transport.abort}
+        self.scope["state"]["connection"] = self._connection
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the target."""

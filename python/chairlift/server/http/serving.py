@@ -39,6 +39,7 @@ def http_listener(
     try:
         from chairlift.server.adapters.openai import routes
         from chairlift.server.http.app import HttpApp
+        from chairlift.server.http.connections import Connections
         from chairlift.server.http.listener import HttpListener
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("chairlift"):
@@ -46,5 +47,6 @@ def http_listener(
         message = f"http_listen: {error.name} is missing: pip install 'chairlift[http]'"
         raise ConfigError(message) from None
     endpoints = routes(server, config, is_serving)
+    connections = Connections(config.max_connections)
     app = HttpApp(server, receiving, config, address, endpoints, on_failure)
-    return HttpListener(app, address, server_context(config), config.max_connections)
+    return HttpListener(app, address, server_context(config), connections)
