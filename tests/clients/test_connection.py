@@ -2,6 +2,7 @@
 
 import pytest
 from chairlift.client import connect, connect_async
+from chairlift.client.security import is_local
 from chairlift.errors import ConfigError, NoServerError, ServerError
 
 from tests.server.certificates import Certificates
@@ -69,3 +70,37 @@ async def test_tls_to_a_server_without_it_is_said(serve, tmp_path):
     ):
         with pytest.raises(ServerError, match="does not speak TLS, and this client does"):
             await client.load()
+
+
+PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
+
+
+@pytest.mark.parametrize("name", [*PROXIES, *(name.upper() for name in PROXIES)])
+async def test_no_proxy_is_between_a_client_and_a_server_of_its_machine(serve, monkeypatch, name):
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with serve(listen="127.0.0.1:0") as server:
+        port = server.address.rpartition(":")[2]
+        for address in (server.address, f"localhost:{port}", f"dns:///localhost:{port}"):
+            async with connect_async(address) as client:
+                assert await client.is_serving()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("unix:/tmp/a", True),
+        ("unix-abstract:a", True),
+        ("LOCALHOST:1", True),
+        ("[::1]:1", True),
+        ("127.8.8.8:1", True),
+        ("ipv4:127.0.0.1:1", True),
+        ("ipv6:[::1]:1", True),
+        ("dns:///localhost:1", True),
+        ("dns://8.8.8.8/localhost:1", False),
+        ("ipv4:8.8.8.8:1,127.0.0.1:1", False),
+        ("localhost.example.org:1", False),
+        ("10.0.0.1:1", False),
+    ],
+)
+def test_a_local_address_is_known(address, expected):
+    assert is_local(address) is expected

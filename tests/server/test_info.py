@@ -7,16 +7,17 @@ import threading
 import grpc
 import pytest
 from chairlift.engine.loading import draft
+from chairlift.server.health import MAX_WATCHES
 from chairlift.server.registry import LiveRequest
 from chairlift.server.server_service import LOAD_COUNTS
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import descriptor_pb2, duration_pb2
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.engine import tiny_model
-from tests.server.connection import receive, start
+from tests.server.connection import Status, receive, start
 
 SERVICES = {
     f"chairlift.v1.{name}Service" for name in ("Generation", "Embedding", "Tokenizer", "Server")
@@ -244,3 +245,54 @@ async def test_a_memory_plan_does_not_look_for_a_draft_model_again(serve, tiny_f
         plan = await server.info.PlanMemory(server_pb2.PlanMemoryRequest())
         assert plan.draft_bytes > 0
         assert names == [str(tiny_folder)]
+
+
+async def test_health_lists_each_service_and_refuses_a_check_of_an_unknown_one(serve):
+    async with serve() as server:
+        listed = (await server.health_stub.List(health_pb2.HealthListRequest())).statuses
+        assert listed.keys() >= SERVICES | {""}
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert {status.status for status in listed.values()} == {serving}
+        unknown = health_pb2.HealthCheckRequest(service="nothing.Here")
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await server.health_stub.Check(unknown)
+        assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+        watch = server.health_stub.Watch(unknown)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        watch.cancel()
+
+
+async def test_health_watches_of_a_connection_have_a_share_and_others_can_watch(serve):
+    async with serve(listen="127.0.0.1:0", server={"max_concurrent_streams": 1000}) as server:
+        request = health_pb2.HealthCheckRequest()
+        watches = [server.health_stub.Watch(request) for _ in range(MAX_WATCHES * 3 // 4)]
+        for watch in watches:
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await server.health_stub.Watch(request).read()
+        assert Status.of(failed.value).reason == "QUOTA_EXCEEDED"
+        own = (("grpc.use_local_subchannel_pool", 1),)
+        async with grpc.aio.insecure_channel(server.address, options=own) as channel:
+            assert await health_pb2_grpc.HealthStub(channel).Watch(request).read()
+
+
+async def test_reflection_v1_answers_as_v1alpha_does(serve):
+    async with serve() as server:
+        request = reflection_pb2.ServerReflectionRequest
+        answers = []
+        for version in ("v1", "v1alpha"):
+            call = server.channel.stream_stream(
+                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                request_serializer=request.SerializeToString,
+                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+            )
+            own = f"grpc.reflection.{version}.ServerReflection"
+            asked = [request(list_services=""), request(file_containing_symbol=own)]
+            listed, described = [answer async for answer in call(iter(asked))]
+            answers.append(listed.list_services_response)
+            (file,) = described.file_descriptor_response.file_descriptor_proto
+            parsed = descriptor_pb2.FileDescriptorProto.FromString(file)
+            assert parsed.package == f"grpc.reflection.{version}"
+            assert [service.name for service in parsed.service] == ["ServerReflection"]
+        assert answers[0] == answers[1]
+        assert "grpc.reflection.v1.ServerReflection" in {s.name for s in answers[0].service}

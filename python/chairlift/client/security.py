@@ -1,9 +1,10 @@
 """How a client authenticates its server and itself."""
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -70,10 +71,14 @@ class Security:
         if not (self.token.isascii() and self.token.isprintable()):
             message = "token: expected printable ASCII"
             raise ConfigError(message)
-        if self.tls_ca is None and not _is_local(address):
+        if self.tls_ca is None and not is_local(address):
             message = f"token: it would travel to {address} in plain text; TLS needs tls_ca"
             raise ConfigError(message)
         return (("authorization", f"Bearer {self.token}"),)
+
+
+_SCHEME: Final = re.compile(r"dns:///|dns:(?!/)|ipv[46]:(?!.*,)")
+"""Names of gRPC that leave the rest as it is; a list of addresses is none of one machine."""
 
 
 def _read(path: str | Path, option: str) -> bytes:
@@ -85,10 +90,12 @@ def _read(path: str | Path, option: str) -> bytes:
         raise ConfigError(message) from None
 
 
-def _is_local(address: str) -> bool:
-    if address.startswith("unix:"):
+def is_local(address: str) -> bool:
+    """Return whether a server there is on this machine: a Unix socket, or loopback."""
+    if address.startswith(("unix:", "unix-abstract:")):
         return True
-    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    named = _SCHEME.sub("", address, count=1)
+    host = named.rpartition(":")[0].removeprefix("[").removesuffix("]").lower().rstrip(".")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

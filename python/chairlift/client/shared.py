@@ -30,7 +30,7 @@ from chairlift.client.failures import from_event, is_end
 from chairlift.client.options import UpdateOptions
 from chairlift.client.recovery import Recovery
 from chairlift.client.retries import SERVICE_CONFIG
-from chairlift.client.security import Metadata, Security
+from chairlift.client.security import Metadata, Security, is_local
 from chairlift.client.start import checked_credit, duration_of, new_update
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.v1 import (
@@ -72,6 +72,8 @@ class BaseClient:
             ("grpc.service_config", SERVICE_CONFIG),
             # Otherwise a new channel waits for the retries of an older one to the same address.
             ("grpc.use_local_subchannel_pool", 1),
+            # Variables such as http_proxy are for other machines: a proxy cannot reach this one.
+            ("grpc.enable_http_proxy", int(not is_local(address))),
         )
         self._channel: Any = (
             channels.insecure_channel(address, options=options)

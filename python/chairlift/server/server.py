@@ -119,6 +119,8 @@ class Server:
         self._health = Health(
             engine=(*_names(generation_pb2, embedding_pb2), *services_of(config.protocol or ())),
             model=_names(tokenizer_pb2, server_pb2),
+            tenant_of=self._authenticator.tenant,
+            write_timeout_s=config.write_timeout_s,
         )
         self._background: set[asyncio.Task[None]] = set()
         self._guard = guard
