@@ -103,15 +103,19 @@ def main(folder, address, setup, pipe, log):
     config = ServerConfig(model=setup.folder or str(folder), listen=address, **setup.server)
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **setup.engine}
     try:
-        code = asyncio.run(run_server(engine_config(**settings), config, pipe_ready(inside, pipe)))
+        ready = pipe_ready(inside, pipe, setup.max_files)
+        code = asyncio.run(run_server(engine_config(**settings), config, ready))
     except ChairliftError as error:
         logging.critical("%s", error)
         code = 1
     os._exit(code)
 
 
-def pipe_ready(inside, pipe):
+def pipe_ready(inside, pipe, max_files=None):
     def on_ready(address):
+        if max_files is not None:
+            # Only now: a server does not start with fewer files than it needs.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
         pipe.send(address)
         threading.Thread(target=answer_questions, args=(inside, pipe), daemon=True).start()
 
@@ -153,8 +157,6 @@ def prepare(inside, setup):
             "grpc.http2.ping_timeout_ms": setup.keepalive_s * 1000,
         }
         server_module.grpc_options = lambda config: list((dict(options(config)) | ours).items())
-    if setup.max_files is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (setup.max_files, setup.max_files))
 
 
 def note_server(inside, setup):

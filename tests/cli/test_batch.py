@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from chairlift.cli.batch.entries import answer_line, task_of
+from chairlift.cli.batch.lines import Source
 from chairlift.cli.batch.local import LocalRunner, as_tokens
 from chairlift.engine.engine import Engine
+from chairlift.errors import ChairliftError
 from chairlift.server.convert import from_finished
 from chairlift.types import (
     Answer,
@@ -308,3 +310,25 @@ def test_the_example_of_the_page_has_the_answers_that_it_shows(chairlift, tmp_pa
     created = re.compile(r'"created":\d+')
     found = (tmp_path / "out.jsonl").read_text()
     assert created.sub("", found) == created.sub("", block("answers.jsonl"))
+
+
+def test_a_byte_order_mark_and_windows_ends_of_lines_are_no_part_of_a_line(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"id": "a", "prompt": "one"}\r\n\r\n{"id": "b"}')
+    with Source(path) as source:
+        assert [(line.number, line.data) for line in source.lines()] == [
+            (1, b'{"id": "a", "prompt": "one"}\r\n'),
+            (3, b'{"id": "b"}'),
+        ]
+        assert source.scan().num_requests == 2
+    path.write_bytes(b"\xef\xbb\xbf")
+    with Source(path) as source:
+        assert list(source.lines()) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_refused_by_name(tmp_path, encoding):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(("\ufeff" + '{"id": "a"}\n').encode(encoding))
+    with Source(path) as source, pytest.raises(ChairliftError, match="expected UTF-8, got UTF-16"):
+        source.scan()

@@ -86,7 +86,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         entries = tomllib.loads(text)
     except (OSError, ValueError) as error:
         message = f"cannot read {path}: {error}"

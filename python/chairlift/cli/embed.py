@@ -81,7 +81,7 @@ def lines_of(path: Path) -> Iterator[str]:
     """
     number = 0
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
             for line in file:
                 number += 1
                 yield line.rstrip("\r\n")

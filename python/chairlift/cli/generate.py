@@ -126,7 +126,7 @@ def _starts(texts: list[str], options: "RequestOptions", *, as_chat: bool) -> li
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8"
         message = f"cannot read {path}: {why}"

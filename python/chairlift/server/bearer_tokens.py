@@ -46,7 +46,7 @@ class BearerTokens:
 def _read(path: Path) -> _Entries:
     entries: dict[bytes, str] = {}
     data = read_file(path, "auth_tokens", is_secret=True)
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
+    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), start=1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue

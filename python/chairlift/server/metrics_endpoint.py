@@ -1,15 +1,73 @@
 """The Prometheus endpoint: what it shows, and the port that shows it."""
 
+import threading
+import time
 from collections.abc import Callable
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from chairlift import _core
 from chairlift.config import EngineConfig
 from chairlift.errors import ConfigError
 from chairlift.metrics import Deliveries, Metrics, ServedModel, TenantLabels
 from chairlift.server.config import ServerConfig
+from chairlift.server.files import MAX_SCRAPES
 from chairlift.server.listen import TcpAddress, UnixAddress, check_private, parse_address
+
+_SCRAPE_S: Final = 10.0
+"""Time for a scraper to send its request, and to take the response."""
+_PAUSE_S: Final = 0.25
+"""Without a file for a connection: until the next attempt."""
+
+
+class _Handler(WSGIRequestHandler):
+    """One scrape, within a time, without a line in the log."""
+
+    timeout = _SCRAPE_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+class _Endpoint(ThreadingWSGIServer):
+    """A thread for each scrape; there are few at once, each for a bounded time."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._places = threading.BoundedSemaphore(MAX_SCRAPES)
+        super().__init__(*args, **kwargs)
+
+    def get_request(self) -> Any:
+        """Accept a connection; without a file, pause: the kernel reports it again at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_PAUSE_S)
+            raise
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Take a place for the connection; without one it is closed."""
+        return self._places.acquire(blocking=False)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of a scrape."""
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a scrape, and give back its place."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a client that went, or was too slow."""
 
 
 def new_metrics(
@@ -55,11 +113,19 @@ def serve_metrics(address: TcpAddress | None, registry: CollectorRegistry) -> Ca
     if address is None:
         return lambda: None
     try:
-        endpoint, thread = start_http_server(address.port, address.host, registry)
+        endpoint: _Endpoint = make_server(
+            address.host,
+            address.port,
+            make_wsgi_app(registry),
+            type("_Endpoint", (_Endpoint,), {"address_family": address.family}),
+            handler_class=_Handler,
+        )
     except OSError as error:
         reason = (error.strerror or "unknown error").lower()
         message = f"metrics_listen: cannot listen on {address}: {reason}"
         raise ConfigError(message) from None
+    thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
+    thread.start()
 
     def end() -> None:
         endpoint.shutdown()

@@ -14,6 +14,7 @@ from chairlift import _core
 from chairlift.config import EngineConfig
 from chairlift.logs import fields
 from chairlift.server.config import ServerConfig
+from chairlift.server.files import with_files
 from chairlift.server.server import Server
 from chairlift.server.watchdog import FAULT_EXIT
 
@@ -61,6 +62,7 @@ async def run_server(
     with ExitStack() as undo:
         if guard is None:
             guard = undo.enter_context(_core.ProcessGuard(FAULT_EXIT))
+        server_config = with_files(server_config)
         server = Server(engine_config, server_config, guard)
         stop, hurry = undo.enter_context(_signals())
         guard.watch_signals(server_config.drain_grace_s + _EXIT_S)

@@ -1,5 +1,6 @@
 """The lines of an input file: read once for their number and ids, once for the work, never held."""
 
+import codecs
 import hashlib
 import os
 from array import array
@@ -19,6 +20,8 @@ from chairlift.server.http.json_body import decode
 MAX_LINE_BYTES: Final = 16 * 2**20
 """A longer line is an error line of the output, and is not kept."""
 
+_BOM: Final = codecs.BOM_UTF8
+"""Programs of Windows begin a file with it."""
 _REST: Final = 2**16
 _HASH_BYTES: Final = 16
 
@@ -123,14 +126,16 @@ class Source:
             self._file.seek(0)
             while data := self._file.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                if number == 1 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise file_error(self.path, "expected UTF-8, got UTF-16")
                 is_whole = data.endswith(b"\n") or len(data) <= MAX_LINE_BYTES
                 if digest is not None:
                     digest.update(data)
                 if not is_whole:
                     self._skip_rest(digest)
                     yield number, Line(number, None)
-                elif data.strip():
-                    yield number, Line(number, data)
+                elif (line := data.removeprefix(_BOM) if number == 1 else data).strip():
+                    yield number, Line(number, line)
                 else:
                     yield number, None
         except OSError as error:

@@ -26,7 +26,7 @@ def read_workload(path: Path) -> list[Item]:
         ConfigError: The file cannot be read; the message names the first bad line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         message = f"cannot read workload {path}: {reason}"
