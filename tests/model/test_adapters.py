@@ -181,3 +181,18 @@ def test_files_that_are_no_files_are_refused(model, make, tmp_path):
     file.mkdir()
     assert error_of(folder, model) == "adapter_model.safetensors: not a regular file"
     assert "expected a folder" in error_of(folder / "adapter_config.json", model)
+
+
+def test_a_long_configuration_is_refused_before_it_is_parsed(make, model):
+    folder = make()
+    (folder / "adapter_config.json").write_bytes(b"[" * (2**20 + 1))
+    assert "JSON" not in error_of(folder, model)
+
+
+def test_a_long_header_is_refused_before_it_is_parsed(make, model):
+    folder = make()
+    length = 2**20 + 1
+    data = length.to_bytes(8, "little") + b" " * length
+    (folder / "adapter_model.safetensors").write_bytes(data)
+    expected = f"a header of {length} bytes, expected at most {2**20}"
+    assert expected in error_of(folder, model)

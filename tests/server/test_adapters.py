@@ -36,6 +36,7 @@ def lora(tiny_folder, tmp_path_factory):
         adapters.write(folder / name, model, seed=seed)
     adapters.write(folder / "big", model, rank=33)
     (folder / "link").symlink_to(outside)
+    (folder / "loop").symlink_to(folder / "loop")
     (folder / "inner").symlink_to(folder / "up")
     (folder / "files").mkdir()
     for file in outside.iterdir():
@@ -144,6 +145,7 @@ REFUSED = {
     "the folder itself": ({"name": "."}, "folder: expected 1 to 64 letters"),
     "an absolute path": ({"name": "x", "folder": "/etc"}, "folder: expected 1 to 64 letters"),
     "a link out": ({"name": "link"}, "folder: expected one inside adapter_folder"),
+    "a link to itself": ({"name": "loop"}, "folder: expected a folder"),
     "links of files": ({"name": "files"}, "folder: expected one inside adapter_folder"),
     "nothing": ({"name": "missing"}, "expected a folder with adapter_config.json"),
     "no name": ({"name": ""}, "folder: expected 1 to 64 letters"),

@@ -132,13 +132,13 @@ class Fields:
         raise ModelError(message)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file.
+def read_json(path: Path, max_bytes: int = MOST_JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON object from a file of at most so many bytes.
 
     Raises:
         ModelError: There is no such file, or it holds something else.
     """
-    return parse_json(path, read_file(path, MOST_JSON_BYTES))
+    return parse_json(path, read_file(path, max_bytes))
 
 
 def optional_json(path: Path) -> dict[str, Any]:

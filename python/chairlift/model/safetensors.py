@@ -22,7 +22,9 @@ _HEADER_BYTES: Final = 32 << 20
 _MOST_AXES: Final = 8
 
 
-def open_file(path: Path, files: ExitStack) -> dict[str, StoredTensor]:
+def open_file(
+    path: Path, files: ExitStack, max_header_bytes: int = _HEADER_BYTES
+) -> dict[str, StoredTensor]:
     """Open a file, which closes with `files`; return its tensors by name.
 
     Raises:
@@ -33,8 +35,8 @@ def open_file(path: Path, files: ExitStack) -> dict[str, StoredTensor]:
         length = int.from_bytes(_read_up_to(file, 8), "little")
         if num_bytes - length < 8:
             _fail(path, f"a header of {length} bytes in a file of {num_bytes}")
-        if length > _HEADER_BYTES:
-            _fail(path, f"a header of {length} bytes, expected at most {_HEADER_BYTES}")
+        if length > max_header_bytes:
+            _fail(path, f"a header of {length} bytes, expected at most {max_header_bytes}")
         header = _read_up_to(file, length)
     except OSError as error:
         _fail(path, (error.strerror or "cannot be read").lower())

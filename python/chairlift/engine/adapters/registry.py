@@ -116,7 +116,7 @@ class Adapters:
         folder = root / name
         for path in (folder, folder / CONFIG_FILE, folder / TENSOR_FILE):
             # Of a file that is missing the loader tells.
-            if not path.resolve().is_relative_to(root):
+            if not _is_inside(path, root):
                 message = "folder: expected one inside adapter_folder, got a link out of it"
                 raise RequestError(Reason.BAD_PARAMETER, message, field="folder")
         return folder
@@ -298,3 +298,16 @@ def _check_name(name: str, field_name: str) -> None:
         expected = "1 to 64 letters, digits, points, lines and underscores, a letter or digit first"
         message = f"{field_name}: expected {expected}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field_name)
+
+
+def _is_inside(path: Path, root: Path) -> bool:
+    """Return whether a path leads into a folder; one that leads nowhere does not.
+
+    Raises:
+        RequestError: It cannot be followed, such as a link to itself.
+    """
+    try:
+        return path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError, ValueError):
+        message = "folder: expected a folder, got a path that leads nowhere"
+        raise RequestError(Reason.BAD_PARAMETER, message, field="folder") from None

@@ -47,6 +47,11 @@ _OF_THE_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _MOST_TARGETS: Final = 1024
 
 
+MAX_JSON_BYTES: Final = 2**20
+"""Of the configuration, and of the header of the tensors. An adapter is loaded while others are
+served, and parsing holds the interpreter's lock; 1 MiB names thousands of tensors."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
     """The fields that count."""
@@ -72,7 +77,7 @@ class AdapterConfig:
             ModelError: It is missing or malformed, or a field asks for something unsupported.
         """
         path = folder / FILE
-        fields = Fields(path, read_json(path))
+        fields = Fields(path, read_json(path, MAX_JSON_BYTES))
         _refuse_unsupported(fields)
         rank = fields.integer("r")
         if rank > max_rank:

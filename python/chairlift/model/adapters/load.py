@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.errors import ModelError
-from chairlift.model.adapters.config import AdapterConfig, check_folder
+from chairlift.model.adapters.config import MAX_JSON_BYTES, AdapterConfig, check_folder
 from chairlift.model.config import ModelConfig
 from chairlift.model.fields import either, one_line
 from chairlift.model.linear_tensors import LinearTensors
@@ -90,7 +90,7 @@ def load_adapter(folder: Path, config: ModelConfig, max_rank: int) -> PackedAdap
         message = f"{folder}: adapter_model.bin is not read; save the adapter as {FILE}"
         raise ModelError(message)
     with ExitStack() as files:
-        stored = open_file(path, files)
+        stored = open_file(path, files, MAX_JSON_BYTES)
         _check(path, adapter, stored, shapes)
         reader = _Reader(stored, config.dtype, adapter.scale)
         packed = tuple(LayerUpdates._make(map(reader.update, linears(layer))) for layer in layers)
