@@ -171,7 +171,7 @@ MOSTLY_SILU: dict[str, tuple[Any, ...]] = {
 OWN: dict[str, dict[str, tuple[Any, ...]]] = {
     "gemma3_text": {"attn_logit_softcapping": (*7 * (None,), 0.7)},
     "gemma4_text": {
-        "use_bidirectional_attention": (*3 * (None,), *3 * ("vision",), "all"),
+        "use_bidirectional_attention": (*9 * (None,), *9 * ("vision",), "all"),
         "num_kv_shared_layers": (0, 0, 0, 1),
         "enable_moe_block": (False, True),
     },

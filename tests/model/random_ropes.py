@@ -53,7 +53,7 @@ def draw_rope(random: Random, kind: str, values: Values) -> Values:
         form = random.choice(("absent", "absent", "old"))
     elif kind in BY_KIND and random.random() < 0.6:
         form = random.choice(("absent", "old"))
-    if kind in ("gemma4_text", "nemotron_h") and random.random() < 0.95:
+    if kind in ("gemma4_text", "nemotron_h") and random.random() < 0.98:
         # The classes of both read no form of old files.
         form = "absent"
     return drawn | _in_form(random, form, kind, values)
@@ -79,9 +79,10 @@ def _by_kind(random: Random, kind: str, values: Values) -> Values:
     if kind == "gemma4_text":
         kinds = FULL, SLIDING
     drawn = {own: _object(random, kind, values) for own in kinds}
-    if kind == "gemma4_text" and random.random() < 0.7:
-        drawn[SLIDING] = {"rope_type": "default", "rope_theta": random.choice(THETAS)}
-    if random.random() < 0.1:
+    if kind == "gemma4_text":
+        if random.random() < 0.9:
+            drawn[SLIDING] = {"rope_type": "default", "rope_theta": random.choice(THETAS)}
+    elif random.random() < 0.1:
         drawn[kinds[0]] = None
     return drawn
 
