@@ -210,8 +210,8 @@ chaos: setup ## Hostile clients and faults against real servers (SCENARIO=all SC
 	@$(BIN)/python -m tests.chaos $(or $(SCENARIO),all) --scale $(or $(SCALE),medium)
 
 .PHONY: check-clients
-check-clients: setup ## Real clients of the OpenAI API in environments of their own (needs Node.js): openai for Python and npm, LangChain
-	@$(BIN)/python -m tests.clients.openai $(TOOLS)
+check-clients: setup ## Real clients of the OpenAI API in environments of their own (CLIENTS="litellm codex"; needs Node.js)
+	@$(BIN)/python -m tests.clients.openai $(TOOLS) $(CLIENTS)
 
 .PHONY: check-checkpoints
 check-checkpoints: setup ## Checkpoints that llm-compressor and GPTQModel make of SmolLM2, beside transformers (FORMATS="W8A16 FP8")
