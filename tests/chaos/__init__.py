@@ -16,6 +16,7 @@ SCENARIOS = [
     "hostile_constraints",
     "large_messages",
     "unfinished_messages",
+    "slow_bodies",
     "idle_watchers",
     "queue_hog",
     "greedy_tenants",
