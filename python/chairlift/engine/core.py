@@ -131,7 +131,7 @@ class Core:
                     deadline=_deadline(now, times.time_limit_s),
                     credit=prepared.credit,
                     priority=times.priority,
-                    turn_delay=nanoseconds(times.turn_delay_s),
+                    turn_delay=nanoseconds(times.turn_delay_s) or 0,
                     adapter=(0, 0) if use is None else (use.slot, use.generation),
                     echo=prepared.output.echo,
                     prompt_logprobs=prepared.output.prompt_logprobs,

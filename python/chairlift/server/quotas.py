@@ -66,8 +66,9 @@ def sequences_of(request: types.Request) -> Sequences:
 
 
 def _number(value: object) -> int:
-    is_number = isinstance(value, int) and 1 <= value <= _MAX_SEQUENCES
-    return value if is_number else 1
+    if isinstance(value, int) and 1 <= value <= _MAX_SEQUENCES:
+        return value
+    return 1
 
 
 @dataclass(slots=True, eq=False)

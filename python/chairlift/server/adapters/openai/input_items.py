@@ -212,12 +212,12 @@ def _mcp_call(item: Fields) -> tuple[types.ToolCall, str]:
 
 def _interpreter_call(item: Fields) -> tuple[types.ToolCall, str]:
     call = types.ToolCall(item.text("id"), "code_interpreter", {"code": item.text("code")})
-    return call, "".join(output.text("logs") for output in item.objects("outputs"))
+    return call, "".join(output.text("logs") for output in item.objects("outputs", MAX_MESSAGES))
 
 
 def _search_call(item: Fields) -> tuple[types.ToolCall, str]:
     call = types.ToolCall(item.text("id"), "file_search", {"queries": item.items("queries")})
-    return call, "\n".join(result.text("text") for result in item.objects("results"))
+    return call, "\n".join(result.text("text") for result in item.objects("results", MAX_MESSAGES))
 
 
 _DONE: Final = {

@@ -54,7 +54,7 @@ def _message(fields: Fields) -> types.ChatMessage:
 
 def _detailed(fields: Fields) -> str:
     """Take the texts of reasoning that is written in parts; what is encrypted is left out."""
-    details = fields.objects("reasoning_details")
+    details = fields.objects("reasoning_details", MAX_MESSAGES)
     return "".join(detail.text("text") or detail.text("summary") for detail in details)
 
 

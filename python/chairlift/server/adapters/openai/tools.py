@@ -115,7 +115,7 @@ def _allowed(fields: Fields, tools: list[PathOfTool], *, is_flat: bool) -> str:
     mode = allowed.one_of("mode", "auto", "required")
     names = {tool.name for _, tool in tools}
     kept = set()
-    for tool in allowed.objects("tools"):
+    for tool in allowed.objects("tools", MAX_TOOLS):
         # Those of other types are the API's own, as in `tools`.
         if tool.take("type", "function") == "function":
             path = tool.path if is_flat else tool.path_of("function")
