@@ -21,9 +21,9 @@ async def run(scale, lab):
     server = await lab.server(**PACED)
     async with server.stub() as busy, server.stub() as other:
         call = busy.Generate()
+        reading = asyncio.create_task(_keep_busy(call))
         for number in range(AT_ONCE):
             await call.write(start(f"r{number}", max_tokens=20))
-        reading = asyncio.create_task(_keep_busy(call))
         waits = []
         for _ in range(REQUESTS[scale]):
             began = time.monotonic()
@@ -50,7 +50,7 @@ async def _keep_busy(call):
         while True:
             for event in (await call.read()).events:
                 if event.HasField("finished"):
-                    number += 1
                     await call.write(start(f"r{number}", max_tokens=20))
+                    number += 1
     except ENDED:
         return

@@ -26,7 +26,7 @@ async def run(scale, lab):
         # The flood has the rows by then; a wait that is too short only makes the scenario milder.
         await asyncio.sleep(0.5)
         waits = await asyncio.gather(
-            *(_ask(quiet, f"quiet {number}", REQUESTS[scale]) for number in range(TENANTS))
+            *(_ask(quiet, f"quiet-{number}", REQUESTS[scale]) for number in range(TENANTS))
         )
         for flood in floods:
             flood.cancel()
