@@ -297,7 +297,7 @@ def test_more_sequences_than_a_quota_are_refused_for_good(limits, field):
     asked = sequences_of(Request("a", sampling=Sampling(**{field: 4})))
     with pytest.raises(RequestError) as error:
         quotas.acquire("ann", sequences=asked)
-    assert error.value.reason is Reason.BAD_PARAMETER
+    assert error.value.reason is Reason.QUOTA_EXCEEDED
     assert error.value.retry_after_s is None
     assert error.value.field == f"sampling.{field}"
     assert "quota tenant_" in error.value.message
@@ -312,7 +312,7 @@ def test_a_number_of_sequences_that_is_none_is_left_to_the_check_of_the_field(n)
 async def test_a_request_with_more_sequences_than_the_quota_is_refused_by_name(serve):
     async with serve(server={"tenant_max_requests": 2}) as server:
         status = (await server.one(start("a", sampling=pb.Sampling(n=3)))).status
-        assert status.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert status.reason == "QUOTA_EXCEEDED"
         assert status.message == "sampling.n: quota tenant_max_requests is 2, got 3 at once"
         assert status.retry_after_s is None
         received = await server.say(start("b", sampling=pb.Sampling(n=2)))

@@ -156,7 +156,6 @@ async def pool(
     config = server.gate.engine().config
     # Less than the share of a connection in the queue; a static batch has to become full.
     most = max(MAX_LIVE_INPUTS, config.batch_size or config.max_num_seqs)
-    most = min(most, server.quotas.max_requests)
     server.quotas.check_call(min(most, len(requests)), len(requests), field)
     results: dict[str, Pooled] = {}
     errors: list[RequestError] = []

@@ -200,13 +200,13 @@ class Quotas:
         most, limits = self.max_requests, self._limits
         if num_live > most:
             message = f"{field}: quota tenant_max_requests is {most}, got {num_live} at once"
-            raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+            raise RequestError(Reason.QUOTA_EXCEEDED, message, field=field)
         if limits.rate is not None and num_all > self._burst:
             message = (
                 f"{field}: quota tenant_rate is {limits.rate:g} requests per second,"
                 f" got {num_all} at once"
             )
-            raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+            raise RequestError(Reason.QUOTA_EXCEEDED, message, field=field)
 
     def acquire(self, tenant: str, connection: str = "", sequences: Sequences = ONE) -> QuotaLease:
         """Acquire a lease for a request; the caller must release it.
