@@ -68,7 +68,7 @@ mutants! { MUTANTS:
 
     // Deadlock, livelock, starvation.
     too_long_for_the_pool, "vllm#39734", "a prompt that the pool cannot hold is queued", "scheduler/add.rs":
-        "        if num_prompt >= context {" => "        if num_prompt > 2 * context {";
+        "        if num_prompt > most(context) {" => "        if num_prompt > 2 * most(context) {";
     whole_pool_never_fits, "vllm#1534", "a prompt that needs the whole pool waits for ever", "kv_cache/admit.rs":
         "headroom > self.num_available()" => "headroom >= self.num_available()";
     suspended_keeps_blocks, "vllm#45388", "a preempted request suspends its blocks", "scheduler/preempt.rs":
