@@ -75,7 +75,7 @@ class ServerProcess:
         assert (load.num_rows_held, load.num_kv_tokens) == (0, 0)
         assert load.num_free_blocks == load.num_blocks
         figures = await self.inside("figures")
-        assert (figures["requests"], figures["waiting"]) == (0, 0)
+        assert (figures["requests"], figures["waiting"]) == (0, 0), figures
         return load
 
 

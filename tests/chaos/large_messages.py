@@ -37,7 +37,8 @@ async def run(scale, lab):
 
 async def send(channel, method, message, expected):
     unary = channel.unary_stream(method)
-    assert await end_of(unary(message)) == expected
+    end = await end_of(unary(message))
+    assert end == expected, (method, end, expected)
 
 
 def messages():

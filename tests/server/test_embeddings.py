@@ -59,7 +59,7 @@ def serve(folders, tmp_path):
             await served.serve(AsyncEngine.of(Engine(folder, **settings)))
             yield Serving(served, channel, address)
             # A client's deadline passes before the server has ended its inputs.
-            await until(lambda: not served._engine.engine.load().num_running)
+            await until(lambda: not served._engine.load().num_running)
         finally:
             await channel.close()
             await served.stop(0)
@@ -251,7 +251,7 @@ async def test_inputs_that_are_live_get_their_vectors_while_the_server_drains(se
     async with serve(**PATIENT) as server:
         call = server.embedding.EmbedStream()
         await call.write(pb.EmbedStreamRequest(id="a", input=pb.EmbedInput(text=TEXTS[0])))
-        await until(lambda: server.server._engine.engine.load().num_waiting)
+        await until(lambda: server.server._engine.load().num_waiting)
         stopping = asyncio.create_task(server.server.stop(grace_s=60))
         response = await call.read()
         assert response.error.reason == "DRAINING"

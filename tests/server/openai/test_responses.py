@@ -153,6 +153,7 @@ def is_too_long_for_clients(error):
     return (
         error["code"] == "context_length_exceeded"
         and "this model's maximum context length is" in text
+        and "prompt is too long" in text
         and re.search(r"maximum context length is (\d+) tokens", text) is not None
     )
 

@@ -48,7 +48,8 @@ def context_words(num_tokens: int, where: str = "") -> str:
 
     litellm, LangChain and others look for them in the errors of every server.
     """
-    return f"this model's maximum context length is {num_tokens} tokens{where}; "
+    limit = f"this model's maximum context length is {num_tokens} tokens{where}"
+    return f"{limit}, and the prompt is too long; "
 
 
 @dataclass(frozen=True, slots=True)
