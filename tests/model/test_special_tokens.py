@@ -101,9 +101,59 @@ def named_with_room(backend):
     }
 
 
+def a_listed_end(backend):
+    # A token with a role is special, whatever the list says.
+    token = {str(after(backend, 0)): flagged("<think>", lstrip=True)}
+    return {"tokenizer_config.json": {"eos_token": "<think>", "added_tokens_decoder": token}}
+
+
+def objects_of_a_list(_):
+    token = {"__type": "AddedToken", "content": "<|tool|>", "lstrip": True, "normalized": False}
+    return {"tokenizer_config.json": {"extra_special_tokens": [token]}}
+
+
+def a_list_in_each_file(_):
+    return {
+        "special_tokens_map.json": {"extra_special_tokens": ["<think>", "<|tool|>"]},
+        "tokenizer_config.json": {"extra_special_tokens": ["</think>", "<|tool|>"]},
+    }
+
+
+def an_older_list_in_each_file(_):
+    return {
+        "special_tokens_map.json": {"additional_special_tokens": ["<|tool|>"]},
+        "tokenizer_config.json": {"additional_special_tokens": ["<think>"]},
+    }
+
+
+def an_older_list_beside_a_newer_one(_):
+    lists = {"extra_special_tokens": ["<think>"], "additional_special_tokens": ["<|tool|>"]}
+    return {"tokenizer_config.json": lists}
+
+
+def older_files_together(backend):
+    return {
+        "added_tokens.json": {"<|tool|>": after(backend, 1), "<think>": after(backend, 0)},
+        "special_tokens_map.json": {"additional_special_tokens": ["<|tool|>"]},
+        "tokenizer_config.json": {"additional_special_tokens": ["</think>"]},
+    }
+
+
+def known_tokens_in_the_older_file(backend):
+    # How tokenizer.json searches for them counts.
+    number = backend.token_to_id("<tool call>")
+    backend.add_tokens([AddedToken("<tool call>", lstrip=True, rstrip=True, normalized=False)])
+    return {
+        "added_tokens.json": {"<tool call>": number, "<think>": after(backend, 0)},
+        "special_tokens_map.json": {"bos_token": "<think>"},
+    }
+
+
 FORMS = [
     *(decoder, other_flags, legacy, additional, extra, by_name, names_of_its_own, in_the_map),
-    named_with_room,
+    *(named_with_room, a_listed_end, objects_of_a_list, a_list_in_each_file),
+    *(an_older_list_in_each_file, an_older_list_beside_a_newer_one, older_files_together),
+    known_tokens_in_the_older_file,
 ]
 
 
@@ -120,17 +170,50 @@ def test_tokens_beside_the_file_have_the_ids_of_transformers(tmp_path, backend, 
     built = BACKENDS[backend]()
     plain = Tokenizer.load(write(tmp_path, built, {}))
     plain_ids = {text: plain.encode(text) for text in texts()}
-    write(tmp_path, built, form(built))
-    own = Tokenizer.load(tmp_path)
+    files = form(built)
+    own = Tokenizer.load(write(tmp_path, built, files))
     theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     for text in texts():
-        assert own.encode(text) == theirs.encode(text), text
+        ids = own.encode(text)
+        assert ids == theirs.encode(text), text
+        for skip in (True, False):
+            decoded = theirs.decode(ids, skip_special_tokens=skip)
+            assert own.decode(ids, skip_special_tokens=skip) == decoded, text
     assert any(own.encode(text) != ids for text, ids in plain_ids.items())
 
 
 def texts():
     draw = random.Random(0)
     return [*TEXTS, *("".join(draw.choices(WORDS, k=draw.randrange(1, 9))) for _ in range(60))]
+
+
+MAP = {"bos_token": "<|begin|>", "eos_token": "<tool call>", "tool_token": "<|end|>"}
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_the_older_map_goes_before_the_configuration_where_that_lists_no_tokens(
+    tmp_path, is_listed
+):
+    built = byte_level_bpe()
+    config = {"eos_token": "<|end|>"}
+    if is_listed:
+        token = {**flagged("<|end|>"), "special": True}
+        config["added_tokens_decoder"] = {str(built.token_to_id("<|end|>")): token}
+    files = {"tokenizer_config.json": config, "special_tokens_map.json": MAP}
+    own = Tokenizer.load(write(tmp_path, built, files))
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert own.special_tokens == theirs.special_tokens_map
+    assert own.bos_token_id == theirs.bos_token_id
+    # Each end that a file names ends an answer; the first is what `transformers` takes.
+    assert own.eos_token_ids[0] == theirs.eos_token_id
+    assert set(own.eos_token_ids) == {built.token_to_id(end) for end in ("<|end|>", "<tool call>")}
+
+
+def test_names_of_a_list_are_those_of_templates(tmp_path):
+    files = {"tokenizer_config.json": {"extra_special_tokens": {"tool_token": "<|tool|>"}}}
+    own = Tokenizer.load(write(tmp_path, byte_level_bpe(), files))
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert own.special_tokens == theirs.special_tokens_map == {"tool_token": "<|tool|>"}
 
 
 def test_a_token_without_room_in_the_model_is_no_token(tmp_path):
@@ -165,11 +248,16 @@ def test_a_token_that_would_get_another_id_than_its_file_says_is_refused(tmp_pat
         ("tokenizer_config.json", {"added_tokens_decoder": {"1": "<a>"}}, "added_tokens_decoder"),
         ("tokenizer_config.json", {"extra_special_tokens": "<a>"}, "extra_special_tokens"),
         ("tokenizer_config.json", {"additional_special_tokens": [3]}, "additional_special_tokens"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": 3}}}, "added_tokens_"),
+        ("tokenizer_config.json", {"extra_special_tokens": [{"content": "a", "special": 3}]}, "ex"),
+        ("special_tokens_map.json", {"additional_special_tokens": 3}, "additional_special_tokens"),
         ("added_tokens.json", {"<a>": "1"}, "<a>"),
+        ("added_tokens.json", {"<a>": -1}, "<a>"),
+        ("added_tokens.json", {"<a>": True}, "<a>"),
     ],
 )
 def test_malformed_lists_of_tokens_are_refused_by_name(tmp_path, name, values, field):
-    with pytest.raises(ModelError, match=f"{name}: {field}: expected"):
+    with pytest.raises(ModelError, match=f"{name}: {field}.*: expected"):
         Tokenizer.load(write(tmp_path, byte_level_bpe(), {name: values}))
 
 

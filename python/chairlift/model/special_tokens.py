@@ -20,8 +20,6 @@ _NAMED: Final = tuple(
     f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 )
 """Tokens with a role. One of them that is in no list of tokens may be missing in the vocabulary."""
-_EXTRA: Final = ("additional_special_tokens", "extra_special_tokens")
-"""Lists of special tokens without a role."""
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _ENCLOSING: Final = frozenset(("BertProcessing", "RobertaProcessing"))
 """Steps of a tokenizer that put a token at both ends of a text."""
@@ -32,8 +30,12 @@ class SpecialTokens(NamedTuple):
 
     named: dict[str, str]
     """By name: `bos_token`, ..., and those of the model's own."""
+    ends: tuple[str, ...]
+    """Each `eos_token` that a file names, whichever of the files goes first."""
     listed: tuple[tuple[AddedToken, int | None], ...]
     """Tokens of the lists, in the order of their ids, and the id that a file gives them."""
+    is_older_list: bool
+    """The list is added_tokens.json: tokenizer.json goes before it where both have an id."""
     roles: tuple[AddedToken, ...]
     """Those of `_NAMED`, as a text is searched for them; they follow, without ids."""
     extra: tuple[AddedToken, ...]
@@ -46,41 +48,46 @@ def read_special_tokens(folder: Path, config: Mapping[str, Any]) -> SpecialToken
     Args:
         folder: Perhaps with `special_tokens_map.json` and `added_tokens.json`.
         config: Of `tokenizer_config.json`. Where it has `added_tokens_decoder`, the two older files
-            say nothing of tokens.
+            say nothing of tokens; else the first of them goes before it.
 
     Raises:
         ModelError: A file is malformed.
     """
-    source = folder / "tokenizer_config.json"
-    older = optional_json(folder / "special_tokens_map.json")
-    entries = {**older, **{name: value for name, value in config.items() if value is not None}}
-    named = {
-        name: token
-        for name, value in entries.items()
-        if name.endswith("_token") and (token := _content(value))
-    }
+    source, map_file = folder / "tokenizer_config.json", folder / "special_tokens_map.json"
     decoder = config.get("added_tokens_decoder")
-    lists = [config] if decoder is not None else [config, older]
-    extra = tuple(token for values in lists for token in _extra_tokens(source, values))
+    older_ends = optional_json(map_file)
+    older = older_ends if decoder is None else {}
+    by_name, known, extra = _extra_tokens(source, config, map_file, older)
+    roles = {**config, **older}
+    values = {
+        **{name: roles[name] for name in _NAMED if name in roles},
+        # A name of the model's own is that of the newer file.
+        **{name: value for name, value in older.items() if name not in _NAMED},
+        **{name: value for name, value in config.items() if name not in _NAMED},
+        **by_name,
+    }
+    values = {n: value for n, value in values.items() if n.endswith("_token") and _content(value)}
+    named = {name: _content(value) for name, value in values.items()}
     if decoder is not None:
         listed = _decoder_tokens(source, decoder)
     else:
-        # What the older file has in its older list is not special here.
-        newer = {name: value for name, value in older.items() if name == _EXTRA[1]}
-        known = (t.content for values in (config, newer) for t in _extra_tokens(source, values))
-        roles = (token for name, token in named.items() if name in _NAMED)
-        listed = _legacy_tokens(folder / "added_tokens.json", {*roles, *known})
+        special = {named[name] for name in _NAMED if name in named}
+        special.update(token.content for token in known)
+        listed = _older_tokens(folder / "added_tokens.json", special)
     flags = {token.content: token for token, _ in listed}
     tokens = {
-        name: flags.get(named[name]) or _role_token(entries[name])
-        for name in (*_NAMED, *named)
-        if name in named
+        name: (name in _NAMED and flags.get(named[name])) or _role_token(value)
+        for name, value in values.items()
     }
+    own = (_role_token(value) for name, value in by_name.items() if name not in values)
+    ends = (_content(entries.get("eos_token")) for entries in (config, older_ends))
     return SpecialTokens(
         named,
+        tuple(end for end in ends if end),
         listed,
+        decoder is None,
         tuple(token for name, token in tokens.items() if name in _NAMED),
-        (*(token for name, token in tokens.items() if name not in _NAMED), *extra),
+        (*(token for name, token in tokens.items() if name not in _NAMED), *own, *extra),
     )
 
 
@@ -96,7 +103,10 @@ def add_tokens(backend: tokenizers.Tokenizer, tokens: SpecialTokens, num_ids: in
     Raises:
         ModelError: A token would get another id than its file gives it.
     """
+    own = backend.get_added_tokens_decoder()
     for token, number in tokens.listed:
+        if tokens.is_older_list and number in own:
+            continue
         if _add(backend, token, num_ids, keeps=False):
             _check_id(backend, token, number)
     for token in tokens.roles:
@@ -251,7 +261,7 @@ def _decoder_tokens(source: Path, decoder: object) -> tuple[tuple[AddedToken, in
     return tuple((tokens[number], number) for number in sorted(tokens))
 
 
-def _legacy_tokens(source: Path, special: set[str]) -> tuple[tuple[AddedToken, int | None], ...]:
+def _older_tokens(source: Path, special: set[str]) -> tuple[tuple[AddedToken, int | None], ...]:
     """Read `added_tokens.json`: ids by token."""
     ids = optional_json(source)
     for token, number in ids.items():
@@ -263,19 +273,66 @@ def _legacy_tokens(source: Path, special: set[str]) -> tuple[tuple[AddedToken, i
     )
 
 
-def _extra_tokens(source: Path, values: Mapping[str, Any]) -> Iterator[AddedToken]:
-    """Yield the special tokens of lists."""
-    for name in _EXTRA:
-        listed = values.get(name)
-        if listed is None:
-            continue
-        if not isinstance(listed, list | dict):
-            _fail(source, name, "a list of tokens")
-        for value in listed.values() if isinstance(listed, dict) else listed:
-            token = _token(value, special=True)
-            if token is None:
-                _fail(source, name, "a list of tokens")
-            yield token
+def _extra_tokens(
+    source: Path, config: Mapping[str, Any], map_file: Path, older: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[AddedToken], list[AddedToken]]:
+    """Read the lists of special tokens without a role.
+
+    Args:
+        source: `tokenizer_config.json`, for messages.
+        config: What is in it.
+        map_file: `special_tokens_map.json`, for messages.
+        older: What is in it and counts.
+
+    Returns:
+        Tokens by a name of the model's own, those of the list of newer files, and those that
+        count: a list of older files does where there is no newer one.
+
+    Raises:
+        ModelError: A list is malformed.
+    """
+    by_name: dict[str, Any] = {}
+    former = _list(source, "additional_special_tokens", config, by_name)
+    newer = _list(source, "extra_special_tokens", config, by_name) or former
+    more = _list(map_file, "extra_special_tokens", older, by_name, special=True)
+    if more is not None:
+        newer = [*(newer or []), *more]
+    former = _list(map_file, "additional_special_tokens", older, by_name, special=True)
+    return by_name, newer or [], (former or []) if newer is None else newer
+
+
+def _list(
+    path: Path,
+    name: str,
+    values: Mapping[str, Any],
+    by_name: dict[str, Any],
+    *,
+    special: bool | None = None,
+) -> list[AddedToken] | None:
+    """Return the tokens of a list; one by names goes into `by_name`, and None is none.
+
+    Args:
+        path: Of the file, for messages.
+        name: Of the list.
+        values: Of the file.
+        by_name: Takes the entries of an object.
+        special: What objects are, whatever they say; None leaves that to them. Texts are special.
+    """
+    listed = values.get(name)
+    if listed is None:
+        return None
+    if not isinstance(listed, list | dict):
+        _fail(path, name, "a list of tokens")
+    tokens = []
+    for value in listed.values() if isinstance(listed, dict) else listed:
+        token = _token(value, special=True if isinstance(value, str) else special)
+        if token is None:
+            _fail(path, name, "a list of tokens")
+        tokens.append(token)
+    if isinstance(listed, dict):
+        by_name |= listed
+        return None
+    return tokens
 
 
 def _fail(path: Path, name: str, expected: str) -> NoReturn:

@@ -64,7 +64,8 @@ class Tokenizer:
     Attributes:
         special_tokens: Strings by name (`bos_token`, `eos_token`, ...), as chat templates see them.
         bos_token_id: None where the model has none.
-        eos_token_ids: The end token, if the tokenizer's configuration names one.
+        eos_token_ids: The end token, if the tokenizer's configuration names one, and others that
+            its files name.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Tokenizer:
         chat_templates: Mapping[str, str] | None = None,
         add_bos_token: bool = False,
         add_eos_token: bool = False,
+        ends: Sequence[str] = (),
         generates: bool = True,
     ) -> None:
         """Take over `backend`.
@@ -86,6 +88,7 @@ class Tokenizer:
             add_bos_token: Encoding begins with the `bos_token` where `backend` begins with no
                 special token of its own.
             add_eos_token: It ends with the `eos_token`, likewise.
+            ends: Tokens beside that one which end an answer.
             generates: The model gives text, token by token; else any decoder will do.
 
         Raises:
@@ -104,7 +107,8 @@ class Tokenizer:
         self.pieces = Pieces(backend, self._decoding, _special_strings(backend))
         self.bos_token_id = self._special_id("bos_token")
         eos_token_id = self._special_id("eos_token")
-        self.eos_token_ids = () if eos_token_id is None else (eos_token_id,)
+        ids = (eos_token_id, *map(backend.token_to_id, ends))
+        self.eos_token_ids = tuple(dict.fromkeys(end for end in ids if end is not None))
         self._adds_bos = add_bos_token and self.bos_token_id is not None
         self._adds_eos = add_eos_token and eos_token_id is not None
         # A step of the backend: every way to encode a text goes through it.
@@ -156,6 +160,7 @@ class Tokenizer:
                 chat_templates=chat_templates,
                 add_bos_token=config.get("add_bos_token") is True,
                 add_eos_token=config.get("add_eos_token") is True,
+                ends=special_tokens.ends,
                 generates=generates,
             )
         except ModelError as error:
