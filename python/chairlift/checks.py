@@ -157,6 +157,16 @@ def token_ids(values: object, field: str, vocab_size: int) -> list[int]:
     return ids
 
 
+def encoded_ids(ids: Sequence[int], field: str, vocab_size: int) -> None:
+    """Check what a tokenizer made of a text: some hold tokens that their model has no row for."""
+    if not ids:
+        message = f"{field}: expected at least one token, got none"
+        raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+    if max(ids) >= vocab_size:
+        message = f"{field}: expected text, got a token that the model has no embedding for"
+        raise RequestError(Reason.BAD_PARAMETER, message, field=field)
+
+
 def prompt(value: object, field: str) -> None:
     """Check that a value is of a type that a prompt may have; its contents are not read."""
     if not isinstance(value, str | Chat) and not is_list(value):

@@ -20,7 +20,8 @@ from chairlift.kernels import cpu
 from chairlift.model.checkpoint import CHECKPOINT_FILES, Checkpoint
 from chairlift.model.families import BIDIRECTIONAL, FAMILIES, Family
 from chairlift.model.fields import Fields, optional_json, read_json
-from chairlift.model.folder import is_gguf
+from chairlift.model.folder import SENTENCE_MODULES, is_gguf
+from chairlift.model.forms import is_alone, with_family_names
 from chairlift.model.gguf.config import ignored_tensors, read_config, read_divisors
 from chairlift.model.gguf.names import NAMES, NAMES_OF
 from chairlift.model.gguf.reader import GgufHeader
@@ -258,8 +259,12 @@ def _has_head(folder: Path, fields: Fields, spec: ModelSpec, names: CheckpointNa
     if spec.head.is_tied or not has_files:
         return True
     with ExitStack() as files:
-        tensors = Checkpoint.open(folder, files, None, names).tensors
+        stored = Checkpoint.open(folder, files).tensors
+    # A model of text that lacks its head is cut short: loading names what is missing.
+    if not is_alone(stored, names) and not (folder / SENTENCE_MODULES).exists():
+        return True
     # Quantized heads have other parts than a weight. A checkpoint without layers is no model.
+    tensors = with_family_names(stored, names)
     is_whole = f"{names.embedding}.weight" in tensors
     return not is_whole or any(name.startswith(f"{names.head}.") for name in tensors)
 

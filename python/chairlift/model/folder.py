@@ -34,6 +34,8 @@ MODEL_HELP: Final = (
 """Of a command's argument."""
 GGUF: Final = ".gguf"
 CONFIG: Final = "config.json"
+SENTENCE_MODULES: Final = "modules.json"
+"""The file of sentence-transformers that says how hidden states become a vector."""
 _ARCHIVE: Final = "model.zip"
 
 Result = TypeVar("Result")

@@ -41,6 +41,18 @@ def with_family_names(
     return renamed if len(renamed) == len(tensors) else tensors
 
 
+def is_alone(tensors: Iterable[str], names: CheckpointNames) -> bool:
+    """Return whether tensors are those of a model that was saved without its head.
+
+    Args:
+        tensors: Their names in the file.
+        names: Of the family.
+    """
+    own, _, leaf = names.embedding.rpartition(".")
+    found = _beginning(tensors, leaf, f"{own}." if own else "")
+    return found is not None and own.partition(".")[0] not in found.split(".")
+
+
 def _beginning(tensors: Iterable[str], part: str, own: str) -> str | None:
     """Return what stands before a part's name; None where that is nowhere, or not in one place."""
     weight = f"{part}.weight"

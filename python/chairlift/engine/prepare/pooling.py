@@ -76,9 +76,7 @@ def pooling_ids(
     if keep is not None:
         num_prompt = max(0, num_prompt - max(0, len(ids) - keep))
         ids = ids[-keep:]
-    if not ids:
-        expected = "at least one token, got none"
-        raise _bad(expected)
+    checks.encoded_ids(ids, "input", vocab_size)
     if len(ids) > most:
         raise _too_long(most, len(ids))
     is_pair = asked.second is not None and abilities.has_token_types

@@ -329,9 +329,7 @@ class Preparer:
         keep = checked.num_kept
         encoded = self._encode(request, checked)
         ids = encoded.ids if keep is None else encoded.ids[-keep:]
-        if not ids:
-            message = "prompt: expected at least one token, got none"
-            raise RequestError(Reason.BAD_PARAMETER, message, field="prompt")
+        checks.encoded_ids(ids, "prompt", self._limits.vocab_size)
         self._limits.text.check_length(len(ids), num_answer=_least_answer(request))
         return encoded._replace(ids=ids)
 

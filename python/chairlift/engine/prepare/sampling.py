@@ -154,7 +154,9 @@ class SamplingPreparer:
     def _sequences(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         forms = [form for word in words for form in (word, " " + word.lstrip())]
         encoded = (tuple(self._encode(form, False)) for form in forms)
-        return tuple(dict.fromkeys(ids for ids in encoded if ids))
+        # A word with a token that the model cannot draw is not in its answers.
+        drawn = (ids for ids in encoded if ids and max(ids) < self._vocab_size)
+        return tuple(dict.fromkeys(drawn))
 
     def _biases(self, biases: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
         field = "sampling.logit_bias"
