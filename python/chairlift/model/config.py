@@ -237,7 +237,7 @@ def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Famil
         ends = [*Fields(path, own).token_ids(_ENDS), *fields.token_ids(_ENDS)]
         fields = Fields(path, {**fields.values, **own, **({_ENDS: ends} if ends else {})})
     if fields.values.get("is_causal") is False:
-        fields.fail("is_causal", "true of a decoder")
+        fields.fail("is_causal", "true")
     return name, family, fields.with_defaults(family.defaults)
 
 
