@@ -6,11 +6,12 @@ embedding tells which form a checkpoint has.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from chairlift.model.names import CheckpointNames
 
 _Tensor = TypeVar("_Tensor")
+_OLDER_NORM: Final = {"gamma": "weight", "beta": "bias"}
 
 
 def with_family_names(
@@ -38,6 +39,20 @@ def with_family_names(
             new = name
         renamed[new] = tensor
     # Two tensors of one name: the form is another one.
+    return renamed if len(renamed) == len(tensors) else tensors
+
+
+def with_newer_norms(tensors: Mapping[str, _Tensor]) -> Mapping[str, _Tensor]:
+    """Return tensors with the weights and biases of norms as PyTorch calls them.
+
+    Args:
+        tensors: By name; first checkpoints of BERT were converted from TensorFlow with its names.
+    """
+    renamed = {}
+    for name, tensor in tensors.items():
+        layer, _, part = name.rpartition(".")
+        new = _OLDER_NORM.get(part) if layer.endswith("LayerNorm") else None
+        renamed[name if new is None else f"{layer}.{new}"] = tensor
     return renamed if len(renamed) == len(tensors) else tensors
 
 

@@ -26,7 +26,10 @@ from chairlift.model.rope import Rope
 
 ACTIVATIONS: Final[Mapping[str, str]] = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
@@ -367,10 +370,9 @@ def load_encoder_config(folder: Path, dtype: Dtype = Dtype.AUTO) -> EncoderConfi
         fields.fail("architectures", either(ENCODERS))
     family, has_head = ENCODERS[name]
     fields = fields.with_defaults(family.defaults)
-    spec, names = family.spec(fields), family.names
+    spec, names = family.spec(fields), replace(family.names, prefix=family.prefix)
     if has_head:
         spec = replace(spec, classifier=family.head(fields))
-        names = replace(names, prefix=family.prefix)
     if spec.head_dim not in cpu.LIMITS.head_dims:
         expected = cpu.LIMITS.head_dims_text
         message = f"{fields.path}: head_dim: expected {expected}, got {spec.head_dim}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from chairlift.choices import Quantize
 from chairlift.kernels import Linear
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.encoders.spec import EncoderConfig
+from chairlift.model.forms import with_newer_norms
 from chairlift.model.stored import Shape
 
 
@@ -87,7 +88,8 @@ def load_encoder_weights(
             wrong shape or type.
     """
     with ExitStack() as files:
-        checkpoint = Checkpoint.open(folder, files)
+        stored = Checkpoint.open(folder, files)
+        checkpoint = replace(stored, tensors=with_newer_norms(stored.tensors))
         reader = _Reader(checkpoint, config, quantize, on_progress)
         reader.check()
         return reader.weights()
