@@ -13,7 +13,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 from transformers import AutoModel, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from tests.engine import tiny_model
+from tests.engine import sentence_twin, tiny_model
+from tests.model.gguf.files import small_model, write_model
+from tests.model.gguf.vocabularies import byte_level, stored
 
 TEXTS = ["lift chair snow", "Ärger", "one two three " * 9]
 
@@ -112,3 +114,100 @@ def test_an_answer_ends_at_the_end_token_of_the_tokenizer_too(tmp_path):
         assert set(engine.model_config.eos_token_ids) == {tiny_model.EOS, 5, 9}
         prepared = engine.prepare(Request("lift", sampling=Sampling(top_k=-1)))
         assert set(prepared.stop_token_ids) >= {tiny_model.EOS, 5, 9}
+
+
+@pytest.mark.parametrize(
+    ("ends", "pooling_type"), [({"add_eos_token": True}, 3), ({"add_eos_token": False}, 3), ({}, 0)]
+)
+@pytest.mark.parametrize("types", ["F32", "Q8_0"])
+def test_a_gguf_file_gives_the_vectors_of_the_model_that_it_holds(
+    tmp_path, ends, pooling_type, types
+):
+    backend = byte_level("qwen2")
+    values = stored(backend)
+    end = backend.token_to_id("<|end|>")
+
+    def extra(writer):
+        writer.add_tokenizer_pre("qwen2")
+        writer.add_token_list(values["tokens"])
+        writer.add_token_types(values["token_type"])
+        writer.add_token_merges(values["merges"])
+        writer.add_eos_token_id(end)
+        writer.add_add_bos_token(False)
+        writer.add_uint32("qwen3.pooling_type", pooling_type)
+        for key, value in ends.items():
+            writer.add_bool(f"tokenizer.ggml.{key}", value)
+
+    # The file has no output.weight.
+    model = small_model("qwen3", vocab_size=len(values["tokens"]), tie_word_embeddings=True)
+    path = write_model(tmp_path / "m.gguf", model, types, extra=extra)
+    with Engine(path, dtype="float32") as engine:
+        for text, vector in zip(TEXTS, vectors(engine, TEXTS), strict=True):
+            ids = backend.encode(text).ids + [end] * ends.get("add_eos_token", False)
+            with torch.inference_mode():
+                last = model.model(torch.tensor([ids])).last_hidden_state[0, -1]
+            exact = torch.nn.functional.normalize(last, dim=0).numpy()
+            np.testing.assert_allclose(vector, exact, atol=5e-6)
+
+
+def modules(folder, *, include_prompt):
+    """Write the files that sentence-transformers has beside a decoder."""
+    package = "sentence_transformers.models"
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    pooling = {
+        "word_embedding_dimension": 64,
+        "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": False,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_lasttoken": True,
+        "include_prompt": include_prompt,
+    }
+    files = {
+        "modules.json": [
+            {"idx": place, "name": str(place), "path": path, "type": f"{package}.{kind}"}
+            for place, (path, kind) in enumerate(kinds)
+        ],
+        "1_Pooling/config.json": pooling,
+        "2_Normalize/config.json": {},
+        "sentence_roberta_config.json": {"max_seq_length": 14, "do_lower_case": False},
+        "config_sentence_transformers.json": {
+            "prompts": sentence_twin.PROMPTS,
+            "default_prompt_name": None,
+            "truncate_dim": None,
+            "similarity_fn_name": "cosine",
+        },
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+@pytest.mark.parametrize("flags", [("eos",), ("bos", "eos"), ()])
+def test_the_files_of_sentence_transformers_beside_ends_of_a_text(tmp_path, flags, include_prompt):
+    """The plain twin reads a folder whose tokenizer.json adds what the flags ask for."""
+    ours, plain = tmp_path / "ours", tmp_path / "plain"
+    for folder in (ours, plain):
+        folder.mkdir()
+        tiny_model.write(folder)
+        modules(folder, include_prompt=include_prompt)
+    path = ours / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config |= {"bos_token": token_of(ours, 9), "eos_token": "<eos>"}
+    config |= {f"add_{name}_token": True for name in flags}
+    path.write_text(json.dumps(config))
+    backend = Tokenizer.from_file(str(plain / "tokenizer.json"))
+    begin, end = {"bos": (token_of(plain, 9), 9), "eos": ("<eos>", tiny_model.EOS)}.values()
+    pieces = [begin[0]] * ("bos" in flags) + ["$A"] + [end[0]] * ("eos" in flags)
+    backend.post_processor = processors.TemplateProcessing(
+        single=" ".join(pieces), special_tokens=[begin, end]
+    )
+    backend.save(str(plain / "tokenizer.json"))
+    with Engine(ours, dtype="float32") as engine:
+        for name in (None, "query", "plain"):
+            prompt = sentence_twin.PROMPTS.get(name, "")
+            asked = Pooling(truncate=True, prompt_name=name)
+            results = dict(pool_all(engine, [Request(text, pooling=asked) for text in TEXTS]))
+            for place, text in enumerate(TEXTS):
+                exact = sentence_twin.vector(plain, text, prompt).numpy()
+                np.testing.assert_allclose(results[place].vector(), exact, atol=2e-5)
