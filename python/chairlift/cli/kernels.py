@@ -65,10 +65,13 @@ def _names(model: str | None) -> list[str]:
     from chairlift.config import EngineConfig
     from chairlift.engine.loading.devices import compute_dtype, gpu_obstacle
     from chairlift.errors import ConfigError
+    from chairlift.model.checkpoint import check_files
     from chairlift.model.config import ModelConfig
     from chairlift.model.folder import resolve_model
 
-    settings, config = EngineConfig(), ModelConfig.load(resolve_model(model))
+    folder = resolve_model(model)
+    settings, config = EngineConfig(), ModelConfig.load(folder)
+    check_files(folder, may_lack_all=True)
     if (obstacle := gpu_obstacle(settings, config)) is not None:
         raise ConfigError(obstacle)
     spec, dtype = config.spec, compute_dtype(settings, config)

@@ -107,6 +107,22 @@ class Checkpoint:
         return isinstance(tensor, StoredTensor) and not tensor.numbers().any()
 
 
+def check_files(model: Path, *, may_lack_all: bool = False) -> None:
+    """Check that each file of a model is there and whole, by headers alone.
+
+    Args:
+        model: A folder, or a GGUF file.
+        may_lack_all: A folder without any weights is good.
+
+    Raises:
+        ModelError: With the name of the file.
+    """
+    is_there = is_gguf(model) or any((model / name).exists() for name in CHECKPOINT_FILES)
+    if is_there or not may_lack_all:
+        with ExitStack() as files:
+            Checkpoint.open(model, files)
+
+
 def _layers(
     stored: Mapping[str, StoredTensor], scheme: Scheme | None, names: CheckpointNames | None
 ) -> Mapping[str, WeightTensor]:

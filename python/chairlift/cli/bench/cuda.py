@@ -28,11 +28,14 @@ def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
     from chairlift.config import EngineConfig
     from chairlift.engine.loading.devices import choose_place
     from chairlift.kernels.cuda.sources import ModelKernels
+    from chairlift.model.checkpoint import check_files
     from chairlift.model.config import ModelConfig
     from chairlift.model.folder import resolve_model
 
     settings = EngineConfig(device=Device.CUDA, dtype=Dtype.BFLOAT16)
-    config = ModelConfig.load(resolve_model(model), settings.dtype)
+    folder = resolve_model(model)
+    config = ModelConfig.load(folder, settings.dtype)
+    check_files(folder, may_lack_all=True)
     gpu = choose_place(settings, config).accelerator
     assert gpu is not None, "the settings ask for one"
     gpu.load(ModelKernels(torch.bfloat16, torch.bfloat16, config.spec.head_dims))

@@ -165,12 +165,15 @@ def _measure(
 
     from chairlift import _core
     from chairlift.machine import available_cores
+    from chairlift.model.checkpoint import check_files
     from chairlift.model.config import ModelConfig
     from chairlift.model.folder import resolve_model
 
     torch.set_num_threads(1)
     _core.set_num_threads(threads or available_cores())
-    config = ModelConfig.load(resolve_model(model))
+    folder = resolve_model(model)
+    config = ModelConfig.load(folder)
+    check_files(folder, may_lack_all=True)
     layers = _layers(config, formats)
     progress.expect(1 + len(ARITHMETICS) + (len(layers) + 3) * len(rows) + 1)
     yield from progress.counting(_measurements(config, layers, rows, repeat))

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from chairlift.config import Device, Drafts, EngineConfig
 from chairlift.engine.loading.devices import choose_place
 from chairlift.errors import ConfigError, ModelError
+from chairlift.model.checkpoint import check_files
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder
 from chairlift.model.folder import resolve_model
@@ -50,6 +51,7 @@ def plan_draft(settings: EngineConfig, model: ModelConfig, num_blocks: int) -> D
             message = f"draft: expected a model that generates text, got the encoder {folder}"
             raise ConfigError(message)
         config = ModelConfig.load(folder, settings.dtype)
+        check_files(folder)
     except ModelError as error:
         message = f"draft: {error}"
         raise ConfigError(message) from None

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -29,7 +29,7 @@ from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.machine import available_cores
 from chairlift.model.adapters.tables import AdapterTables
-from chairlift.model.checkpoint import Checkpoint
+from chairlift.model.checkpoint import check_files
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
 from chairlift.model.encoders.memory import plan_encoder
@@ -191,15 +191,13 @@ def load_config(model: Path, settings: EngineConfig) -> ModelConfig | EncoderCon
         ModelError: A file is missing or malformed, or a field asks for something unsupported.
     """
     if settings.model_impl is ModelImpl.TRANSFORMERS:
-        return load_generic_config(model, settings.dtype)
-    config = (
-        load_encoder_config(model, settings.dtype)
-        if is_encoder(model)
-        else ModelConfig.load(model, settings.dtype)
-    )
-    with ExitStack() as files:
-        # Whether each file is there and whole is known before memory is planned.
-        Checkpoint.open(model, files)
+        config: ModelConfig | EncoderConfig = load_generic_config(model, settings.dtype)
+    elif is_encoder(model):
+        config = load_encoder_config(model, settings.dtype)
+    else:
+        config = ModelConfig.load(model, settings.dtype)
+    # Known before memory is planned.
+    check_files(model)
     return config
 
 
