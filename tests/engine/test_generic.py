@@ -63,6 +63,7 @@ def write(folder, config_class, fields):
     reference = families.build_model(config_class(**{**families.SIZES, **fields}))
     reference.save_pretrained(folder)
     tiny_model.write_tokenizer(folder, families.SIZES["vocab_size"] - 5)
+    reference.generation_config.eos_token_id = None
     return reference
 
 
@@ -76,7 +77,7 @@ def test_a_crowded_batch_gives_the_tokens_of_transformers(make_engine, tmp_path,
         kv_cache_memory=22 * 3 * 16 * 2 * 4 * 16 * reference.config.num_key_value_heads,
     )
     prompts = tiny_model.prompts(vocab_size=families.SIZES["vocab_size"])
-    answers = run(engine, [greedy(prompt, NUM_TOKENS) for prompt in prompts])
+    answers = run(engine, [greedy(prompt, NUM_TOKENS, ignore_eos=True) for prompt in prompts])
     for prompt, events in zip(prompts, answers, strict=True):
         expected = oracle.generate(reference, prompt, NUM_TOKENS)
         oracle.assert_same_tokens(reference, prompt, token_ids(events), expected)
@@ -89,7 +90,7 @@ def test_a_second_prompt_begins_with_the_blocks_of_the_first(make_engine, tmp_pa
     engine = make_engine(tmp_path, model_impl="transformers")
     prompt = families.random_tokens(50, 0)
     for cached in (0, 48):
-        [events] = run(engine, [greedy([*prompt, 7 + cached], 8)])
+        [events] = run(engine, [greedy([*prompt, 7 + cached], 8, ignore_eos=True)])
         assert events[-1].usage.cached_tokens == cached
         expected = oracle.generate(reference, [*prompt, 7 + cached], 8)
         oracle.assert_same_tokens(reference, [*prompt, 7 + cached], token_ids(events), expected)
