@@ -71,6 +71,18 @@ REFUSED = {
         "partial_rotary_factor: expected 0.5, or one in rope_parameters, got 0.25",
     ),
     "no causal mask": ({"is_causal": False}, "is_causal: expected true, got false"),
+    "some windows of qwen3 moe": (
+        {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+        "layer_types: expected sliding_attention alone, as the window of every layer says",
+    ),
     "layers of their own": (
         {"per_layer_config": {"0": {"intermediate_size": 80}}},
         "per_layer_config: expected null for this architecture",

@@ -70,7 +70,10 @@ def _qwen3(fields: Fields) -> ModelSpec:
     window = (
         fields.optional_integer("sliding_window") if fields.flag("use_sliding_window") else None
     )
-    kinds = layer_kinds(fields, [SLIDING if window else FULL] * num_layers)
+    kinds = [SLIDING if window else FULL] * num_layers
+    if layer_kinds(fields, kinds) != kinds:
+        # `transformers` computes by the window alone.
+        fields.fail("layer_types", f"{kinds[0]} alone, as the window of every layer says")
     windows = windows_by_kind(fields, kinds, window)
     layers = [layer.with_window(own) for layer, own in zip(layers, windows, strict=True)]
     return decoder(fields, layers)
