@@ -27,7 +27,7 @@ def build(
     _check(model)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from chairlift.kernels.cuda.build import ARCHITECTURES, cache_folder, local_architectures
+    from chairlift.kernels.cuda.build import ARCHITECTURES, kernel_folder, local_architectures
     from chairlift.kernels.cuda.build import build as compile_kernels
 
     names, architectures = _names(model), arch or local_architectures() or list(ARCHITECTURES)
@@ -40,7 +40,7 @@ def build(
                 architecture,
                 lambda done, _, __: progress.update(task, completed=done),  # noqa: B023, at once
             )
-    typer.echo(f"{len(names)} kernels for {', '.join(architectures)} in {cache_folder()}")
+    typer.echo(f"{len(names)} kernels for {', '.join(architectures)} in {kernel_folder()}")
 
 
 def list_kernels(model: Model = None) -> None:

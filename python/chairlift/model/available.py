@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from chairlift.errors import ModelError
+from chairlift.home import name_hub_cache
 from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
@@ -66,6 +67,10 @@ def packaged_models() -> Iterator[Found]:
 
 def cached_models() -> Iterator[Found]:
     """Return the models of the Hub cache, in the revision that the name of a repository means."""
+    try:
+        name_hub_cache()
+    except OSError:
+        return
     from huggingface_hub import CacheNotFound, constants, scan_cache_dir
 
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
 from chairlift.errors import ModelError
+from chairlift.home import expanded, name_hub_cache
 from chairlift.model.fields import one_line
 from chairlift.model.joined import joined_model
 from chairlift.model.unpacked import unpacked_folder
@@ -107,7 +108,7 @@ def _local_model(name: str) -> Path | None:
             raise ModelError(message)
         return folder
     try:
-        path = Path(name).expanduser()
+        path = expanded(name)
         is_folder, exists = bool(name) and path.is_dir(), path.exists()
     except (OSError, RuntimeError, ValueError):
         # The name is too long or no name of a file, or that of a user without a home.
@@ -260,6 +261,7 @@ def _hub_models(hub_id: str) -> list[str]:
 
 def _from_hub(hub_id: str, fetch: Callable[[], Result]) -> Result:
     try:
+        name_hub_cache()
         return fetch()
     except ModelError as error:
         message = f"{hub_id}: {error}"

@@ -1,7 +1,6 @@
 """Puts a GGUF file together whose parts lie in several packages, without importing them."""
 
 import hashlib
-import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from chairlift.errors import ModelError
+from chairlift.home import cache_folder
 
 _PART: Final = re.compile(r"(?P<file>.+\.gguf)\.part\d+")
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -58,16 +58,16 @@ def _joined(name: str, found: Distribution, parts: Sequence[Path]) -> Path:
     match = _PART.fullmatch(parts[0].name)
     assert match is not None, "only parts were taken"
     expected = _checksum(name, found, match["file"])
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    whole = Path(base) / "chairlift" / "models" / f"{expected[:16]}-{match['file']}"
+    whole = Path(f"{expected[:16]}-{match['file']}")
     try:
+        whole = cache_folder("models") / whole
         if whole.is_file() and whole.stat().st_size == sum(part.stat().st_size for part in parts):
             return whole
         whole.parent.mkdir(parents=True, exist_ok=True)
         _join(name, parts, whole, expected)
     except OSError as error:
         reason = (error.strerror or "cannot be written").lower()
-        _fail(name, f"{whole}: {reason} (XDG_CACHE_HOME names another folder)")
+        _fail(name, f"{error.filename or whole}: {reason} (XDG_CACHE_HOME names another folder)")
     return whole
 
 

@@ -4,7 +4,6 @@ The names and sizes of all entries are checked before a byte is written; a folde
 name only when it is whole, so that a crash or a second process leaves no half of one.
 """
 
-import os
 import shutil
 import tempfile
 import zipfile
@@ -12,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
 from chairlift.errors import ModelError
+from chairlift.home import cache_folder
 from chairlift.model.fields import one_line
 
 MOST_BYTES: Final = 2**31
@@ -34,11 +34,11 @@ def unpacked_folder(archive: Path, name: str) -> Path:
         ModelError: The file is no ZIP file, an entry is not what a model has, or the cache cannot
             be written.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "chairlift" / "models" / name
-    if folder.is_dir():
-        return folder
+    folder = Path(name)
     try:
+        folder = cache_folder("models") / name
+        if folder.is_dir():
+            return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{name}.") as place:
             whole = Path(place) / "model"
@@ -51,7 +51,7 @@ def unpacked_folder(archive: Path, name: str) -> Path:
                     raise
     except OSError as error:
         problem = (error.strerror or "cannot be written").lower()
-        message = f"{folder}: {problem} (XDG_CACHE_HOME names another folder)"
+        message = f"{error.filename or folder}: {problem} (XDG_CACHE_HOME names another folder)"
         raise ModelError(message) from error
     return folder
 

@@ -7,6 +7,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from chairlift.home import expanded
+
 _NAME: Final = re.compile(r"[!-~]{1,128}")
 
 
@@ -108,7 +110,7 @@ class ServerConfig(BaseModel):
         """Return the names by which requests may call the model, the canonical one first."""
         if self.served_model_name is not None:
             return self.served_model_name
-        path = Path(self.model).expanduser()
+        path = expanded(self.model)
         if path.is_file():
             return (path.stem,)
         # Not resolved: a link keeps its name.

@@ -17,6 +17,7 @@ from pathlib import Path
 from chairlift.config import ADAPTER_NAME, EngineConfig
 from chairlift.engine.adapters.types import MAX_TENANTS, AdapterInfo, AdapterState, AdapterUse
 from chairlift.errors import ModelError, Reason, RequestError
+from chairlift.home import expanded
 from chairlift.model.adapters.config import FILE as CONFIG_FILE
 from chairlift.model.adapters.load import FILE as TENSOR_FILE
 from chairlift.model.adapters.load import PackedAdapter, load_adapter
@@ -267,7 +268,7 @@ class Adapters:
         for name, folder in _pairs(self._config.adapters):
             try:
                 allowed = [tenant for adapter, tenant in tenants if adapter == name]
-                self.load(name, Path(folder).expanduser(), allowed)
+                self.load(name, expanded(folder), allowed)
             except (ModelError, RequestError) as error:
                 failure = ModelError(f"adapter {name}: {error}")
                 if on_bad_adapter is None:

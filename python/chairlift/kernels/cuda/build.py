@@ -6,7 +6,6 @@ is named by a hash of everything that it depends on, so that no file on disk is 
 
 import io
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 import torch
 
 from chairlift.errors import ConfigError
+from chairlift.home import cache_folder
 from chairlift.kernels.cuda import sources
 from chairlift.machine import available_cores
 
@@ -51,10 +51,20 @@ class Compiled(NamedTuple):
     """Registers and spills, as the assembler reports them."""
 
 
-def cache_folder() -> Path:
-    """Return the folder of compiled kernels."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "chairlift" / "kernels"
+def kernel_folder() -> Path:
+    """Return the folder of compiled kernels.
+
+    Raises:
+        ConfigError: This user has no cache.
+    """
+    try:
+        return cache_folder("kernels")
+    except OSError as error:
+        raise _not_kept(error) from error
+
+
+def _not_kept(error: OSError) -> ConfigError:
+    return ConfigError(f"compiled kernels: {error} (XDG_CACHE_HOME names another folder)")
 
 
 def build(
@@ -69,14 +79,14 @@ def build(
         names: Name expressions.
         architecture: Such as `sm_90a`.
         on_progress: Called for each kernel, on this thread.
-        folder: Where machine code is kept; None is `cache_folder()`.
+        folder: Where machine code is kept; None is `kernel_folder()`.
 
     Raises:
         ConfigError: The compiler is not installed, a kernel does not compile, or the folder cannot
             be read and written.
     """
     wanted = list(names)
-    place = cache_folder() if folder is None else folder
+    place = kernel_folder() if folder is None else folder
     # Everything that the machine code depends on beside its name.
     options = json.dumps(OPTIONS, sort_keys=True)
     common = f"{sources.digest()} {options} {architecture} {_compiler_name()}"
@@ -115,8 +125,7 @@ def _binary(name: str, architecture: str, common: str, folder: Path) -> Binary:
             _write(cubin, compiled.code)
             _write(about, json.dumps({**note, "sha256": _sum(compiled.code)}).encode())
     except OSError as error:
-        message = f"compiled kernels: {error} (XDG_CACHE_HOME names another folder)"
-        raise ConfigError(message) from error
+        raise _not_kept(error) from error
     return Binary(name, symbol.encode("ascii"), cubin)
 
 
