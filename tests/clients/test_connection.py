@@ -1,7 +1,10 @@
 """Where a client connects to, and what it says when that fails."""
 
+import asyncio
+
 import pytest
 from chairlift.client import connect, connect_async
+from chairlift.client.proxies import proxy_of
 from chairlift.client.security import is_local
 from chairlift.errors import ConfigError, NoServerError, ServerError
 
@@ -85,6 +88,59 @@ async def test_no_proxy_is_between_a_client_and_a_server_of_its_machine(serve, m
                 assert await client.is_serving()
 
 
+REMOTE = "host.invalid:1"
+
+
+@pytest.mark.parametrize(
+    ("variables", "target"),
+    [
+        ({}, REMOTE),
+        ({"http_proxy": "PROXY"}, REMOTE),
+        ({"https_proxy": "PROXY", "http_proxy": "http://127.0.0.1:9"}, REMOTE),
+        ({"grpc_proxy": "PROXY", "https_proxy": "http://127.0.0.1:9"}, REMOTE),
+        ({"grpc_proxy": "", "https_proxy": "PROXY"}, REMOTE),
+        ({"all_proxy": "PROXY"}, REMOTE),
+        ({"HTTPS_PROXY": "PROXY"}, REMOTE),
+        ({"https_proxy": "PROXY", "no_proxy": "a.b, Invalid"}, REMOTE),
+        ({"https_proxy": "PROXY", "no_proxy": "other", "no_grpc_proxy": "invalid"}, REMOTE),
+        ({"https_proxy": "PROXY", "no_proxy": "invalid", "no_grpc_proxy": ""}, REMOTE),
+        ({"https_proxy": "PROXY"}, "dns:///host.invalid:1"),
+    ],
+)
+async def test_an_error_names_the_proxy_that_grpc_took(monkeypatch, variables, target):
+    for name in (*PROXIES, "no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    asked = []
+
+    async def refuse(reader, writer):
+        asked.append(await reader.readline())
+        writer.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    proxy = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    place = "{}:{}".format(*proxy.sockets[0].getsockname())
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("PROXY", f"http://user:secret@{place}"))
+    async with proxy, connect_async(target) as client:
+        with pytest.raises(ServerError) as error:
+            await client.is_serving()
+    names = [name for name in variables if f"(by the proxy {place} of {name})" in str(error.value)]
+    assert bool(names) is bool(asked)
+    assert "secret" not in str(error.value)
+
+
+def test_ranges_of_addresses_go_around_a_proxy(monkeypatch):
+    for name in ("grpc_proxy", "https_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://p:1")
+    monkeypatch.setenv("no_proxy", "10.0.0.0/8,fd00::/8")
+    assert proxy_of("10.1.2.3:1") == proxy_of("[fd00::1]:1") == proxy_of("127.0.0.1:1") == ""
+    assert proxy_of("11.1.2.3:1") == proxy_of("[fe00::1]:1") == "by the proxy p:1 of http_proxy"
+    monkeypatch.setenv("https_proxy", "socks5://p:1")
+    assert proxy_of("11.1.2.3:1") == ""
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
@@ -94,6 +150,9 @@ async def test_no_proxy_is_between_a_client_and_a_server_of_its_machine(serve, m
         ("[::1]:1", True),
         ("127.8.8.8:1", True),
         ("ipv4:127.0.0.1:1", True),
+        ("0.0.0.0:1", True),
+        ("[::ffff:127.0.0.1]:1", True),
+        ("dns:///localhost", True),
         ("ipv6:[::1]:1", True),
         ("dns:///localhost:1", True),
         ("dns://8.8.8.8/localhost:1", False),

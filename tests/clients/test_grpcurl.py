@@ -158,3 +158,22 @@ async def test_abort_and_info_answer(run, serve):
         question = line("GenerationService/Explain", {"request_id": "unknown"})
         status, output = await run(server, question)
         assert "NotFound" in output
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_each_version_of_reflection_describes_itself(run, serve, version):
+    name = f"grpc.reflection.{version}.ServerReflection"
+    command = f"grpcurl -plaintext {DOCUMENTED_ADDRESS} describe {name}"
+    async with serve() as server:
+        status, output = await run(server, command)
+    assert status == 0, output
+    assert output.startswith(f"{name} is a service")
+
+
+async def test_the_health_of_each_service_is_listed(run, serve):
+    async with serve() as server:
+        status, output = await run(
+            server, f"grpcurl -plaintext {DOCUMENTED_ADDRESS} grpc.health.v1.Health/List"
+        )
+    assert status == 0, output
+    assert {value["status"] for value in json.loads(output)["statuses"].values()} == {"SERVING"}

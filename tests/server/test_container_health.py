@@ -14,6 +14,12 @@ async def probe(target):
     return await process.wait()
 
 
+async def test_the_probe_goes_around_a_proxy(serve, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    async with serve(listen="127.0.0.1:0") as server:
+        assert await probe(server.address) == 0
+
+
 async def test_the_probe_follows_the_state_of_the_server(serve, tmp_path):
     async def while_it_loads(server):
         assert await probe(server.address) == 1

@@ -128,6 +128,14 @@ async def test_a_collector_that_does_not_answer_delays_no_request(serve):
             collector.released.set()
 
 
+async def test_no_proxy_is_between_a_server_and_a_collector_of_its_machine(serve, monkeypatch):
+    monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:9")
+    with collecting() as (collector, url):
+        async with serve(server={"otlp_endpoint": url}) as server:
+            assert (await server.say(start("a"))).end("a").HasField("finished")
+            await until(collector.called.is_set)
+
+
 async def test_without_a_collector_requests_are_served(serve, free_port):
     settings = {"otlp_endpoint": f"http://127.0.0.1:{free_port}"}
     async with serve(server=settings) as server:

@@ -1,5 +1,7 @@
 """Calls that watch the server: bounded in number, and in what waits for those that do not read."""
 
+import subprocess
+import sys
 from contextlib import AsyncExitStack
 
 import grpc
@@ -104,3 +106,14 @@ async def test_watches_of_a_connection_have_a_share_and_others_can_watch(serve):
             assert (await watch.read()).steps
         for call in steps_calls + load_calls:
             call.cancel()
+
+
+def test_the_server_starts_with_a_health_package_that_has_no_list():
+    # Before 1.85 the package has neither the messages nor the method.
+    program = (
+        "from grpc_health.v1 import health_pb2\n"
+        "del health_pb2.HealthListRequest, health_pb2.HealthListResponse\n"
+        "import chairlift.server.health\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr

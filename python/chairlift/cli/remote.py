@@ -83,8 +83,11 @@ async def connected(
 
 def no_connection(target: str, error: ServerError) -> str:
     """Return why there is no connection."""
+    from chairlift.client.proxies import proxy_of
+
     if isinstance(error, NoServerError):
-        return NO_SERVER.format(target)
+        proxy = proxy_of(target)
+        return NO_SERVER.format(f"{target} ({proxy})" if proxy else target)
     return f"{target}: {str(error).removeprefix('UNAVAILABLE: ')}"
 
 

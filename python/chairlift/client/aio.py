@@ -1,7 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -11,7 +11,6 @@ import grpc
 from chairlift import checks
 from chairlift.client.answer import Answer
 from chairlift.client.calls import Awaiting, Call
-from chairlift.client.failures import from_call
 from chairlift.client.options import RequestOptions
 from chairlift.client.recovery import ABORT_S, Recovery
 from chairlift.client.security import Security
@@ -170,7 +169,7 @@ class _Stream(BaseStream):
             async for response in self._call:
                 self._dispatch(response)
         except grpc.RpcError as failure:
-            error = from_call(failure)
+            error = self._client._failure(failure)
         finally:
             lost, delay_s = self._end(error)
             if lost:
@@ -305,7 +304,7 @@ class AsyncClient(Awaiting, BaseClient):
         """Return an iterator over every step from now on; the watch has begun then."""
         call, watch = self._open(self._step_watch())
         await call.initial_metadata()
-        return _results(call, watch)
+        return _results(call, watch, self._failure)
 
     def watch_load(self, interval_s: float = 1.0) -> AsyncIterator[server_pb2.Load]:
         """Yield the load now and then once per interval.
@@ -314,7 +313,8 @@ class AsyncClient(Awaiting, BaseClient):
             RequestError: The model is still loading.
             ServerError: The connection was lost.
         """
-        return _results(*self._open(self._load_watch(interval_s)))
+        call, watch = self._open(self._load_watch(interval_s))
+        return _results(call, watch, self._failure)
 
     def _open(self, watch: Call[Iterable[R]]) -> tuple[Any, Call[Iterable[R]]]:
         return watch.method(watch.request, metadata=self._metadata), watch
@@ -323,15 +323,17 @@ class AsyncClient(Awaiting, BaseClient):
         try:
             return call.result(await call.method(call.request, metadata=self._metadata))
         except grpc.RpcError as failure:
-            raise from_call(failure) from None
+            raise self._failure(failure) from None
 
 
-async def _results(call: Any, watch: Call[Iterable[R]]) -> AsyncIterator[R]:
+async def _results(
+    call: Any, watch: Call[Iterable[R]], failure_of: Callable[[Any], ChairliftError]
+) -> AsyncIterator[R]:
     try:
         async for response in call:
             for result in watch.result(response):
                 yield result
     except grpc.RpcError as failure:
-        raise from_call(failure) from None
+        raise failure_of(failure) from None
     finally:
         call.cancel()

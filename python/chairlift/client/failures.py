@@ -49,8 +49,13 @@ def is_end(event: pb.Event) -> bool:
     return event.last
 
 
-def from_call(call: Any) -> ChairliftError:
-    """Return the exception of a call that failed, from its code and its trailers."""
+def from_call(call: Any, proxy: str = "") -> ChairliftError:
+    """Return the exception of a call that failed, from its code and its trailers.
+
+    Args:
+        call: Of gRPC.
+        proxy: From `proxy_of` its address.
+    """
     status = rpc_status.from_call(call)
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     wait_s = None
@@ -59,17 +64,18 @@ def from_call(call: Any) -> ChairliftError:
             wait_s = retry.retry_delay.ToNanoseconds() * _NS
         detail.Unpack(info)
     if not info.reason:
-        return _server_error(call.code().name, call.details() or "")
+        return _server_error(call.code().name, call.details() or "", proxy)
     return _request_error(info.reason, call.details(), info.metadata.get("field", ""), wait_s)
 
 
-def _server_error(code: str, details: str) -> ServerError:
+def _server_error(code: str, details: str, proxy: str) -> ServerError:
     if not details.startswith(("failed to connect", "errors resolving")):
         return ServerError(f"{code}: {details}")
+    way = f" ({proxy})" if proxy else ""
     if any(text in details for text in _ABSENT):
-        return NoServerError(f"{code}: no server listens there")
+        return NoServerError(f"{code}: no server listens there{way}")
     cause = next((cause for text, cause in _CAUSES.items() if text in details), details)
-    return ServerError(f"{code}: {cause}")
+    return ServerError(f"{code}: {cause}{way}")
 
 
 def _request_error(

@@ -94,9 +94,19 @@ def is_local(address: str) -> bool:
     """Return whether a server there is on this machine: a Unix socket, or loopback."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
-    named = _SCHEME.sub("", address, count=1)
-    host = named.rpartition(":")[0].removeprefix("[").removesuffix("]").lower().rstrip(".")
+    host = host_of(address)
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        number = ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return host == "localhost"
+    if isinstance(number, ipaddress.IPv6Address) and number.ipv4_mapped is not None:
+        number = number.ipv4_mapped
+    return number.is_loopback or number.is_unspecified
+
+
+def host_of(address: str) -> str:
+    """Return the host of an address, in small letters and without brackets."""
+    named = _SCHEME.sub("", address, count=1)
+    host, colon, _ = named.rpartition(":")
+    host = host if colon and not named.endswith("]") else named
+    return host.removeprefix("[").removesuffix("]").lower().rstrip(".")

@@ -26,8 +26,9 @@ from chairlift.client.address import checked_address
 from chairlift.client.answer import Answer
 from chairlift.client.calls import Awaiting, Blocking, Call, unary
 from chairlift.client.embed import embed_request
-from chairlift.client.failures import from_event, is_end
+from chairlift.client.failures import from_call, from_event, is_end
 from chairlift.client.options import UpdateOptions
+from chairlift.client.proxies import proxy_of
 from chairlift.client.recovery import Recovery
 from chairlift.client.retries import SERVICE_CONFIG
 from chairlift.client.security import Metadata, Security, is_local
@@ -80,12 +81,17 @@ class BaseClient:
             if credentials is None
             else channels.secure_channel(address, credentials, options=options)
         )
+        self._proxy = proxy_of(address)
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._embedding = embedding_pb2_grpc.EmbeddingServiceStub(self._channel)
         self._server = server_pb2_grpc.ServerServiceStub(self._channel)
         self._tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._numbers = itertools.count(1)
+
+    def _failure(self, call: Any) -> ChairliftError:
+        """Return the exception of a call that failed."""
+        return from_call(call, self._proxy)
 
     def _labelled(self, start: pb.Start) -> pb.Start:
         """Fill an empty request_id."""

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -11,7 +11,6 @@ import grpc
 from chairlift import checks
 from chairlift.client.answer import Answer
 from chairlift.client.calls import Blocking, Call
-from chairlift.client.failures import from_call
 from chairlift.client.options import RequestOptions
 from chairlift.client.recovery import ABORT_S, Recovery
 from chairlift.client.security import Security
@@ -135,7 +134,7 @@ class _Stream(BaseStream):
             for response in self._call:
                 self._dispatch(response)
         except grpc.RpcError as failure:
-            error = from_call(failure)
+            error = self._client._failure(failure)
         lost, delay_s = self._end(error)
         self.half_close()
         if lost:
@@ -269,20 +268,22 @@ class Client(Blocking, BaseClient):
     def _watch(self, watch: Call[Iterable[R]]) -> Iterator[R]:
         call: Any = watch.method(watch.request, metadata=self._metadata)
         call.initial_metadata()
-        return _results(call, watch)
+        return _results(call, watch, self._failure)
 
     def _call(self, call: Call[R]) -> R:
         try:
             return call.result(call.method(call.request, metadata=self._metadata))
         except grpc.RpcError as failure:
-            raise from_call(failure) from None
+            raise self._failure(failure) from None
 
 
-def _results(call: Any, watch: Call[Iterable[R]]) -> Iterator[R]:
+def _results(
+    call: Any, watch: Call[Iterable[R]], failure_of: Callable[[Any], ChairliftError]
+) -> Iterator[R]:
     try:
         for response in call:
             yield from watch.result(response)
     except grpc.RpcError as failure:
-        raise from_call(failure) from None
+        raise failure_of(failure) from None
     finally:
         call.cancel()

@@ -60,9 +60,9 @@ class _Servicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc h
         return health_pb2.HealthCheckResponse(status=status)
 
     async def List(
-        self, request: health_pb2.HealthListRequest, context: ServicerContext
-    ) -> health_pb2.HealthListResponse:
-        """Return the status of each service."""
+        self, request: "health_pb2.HealthListRequest", context: ServicerContext
+    ) -> "health_pb2.HealthListResponse":
+        """Return the status of each service; before 1.85 the health package does not know it."""
         responses = {
             name: health_pb2.HealthCheckResponse(status=status)
             for name, status in self.statuses.items()

@@ -6,12 +6,14 @@ requests nothing, and spans that find the queue full are dropped. No attribute h
 prompt or an answer, nor a stop string.
 """
 
+import ipaddress
 import re
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
 
 from chairlift import _core, types
 from chairlift.errors import ConfigError, Reason
@@ -111,6 +113,9 @@ class _Exported:
             {"service.name": "chairlift", "service.version": _core.__version__}
         )
         target: dict[str, Any] = {"endpoint": endpoint, "timeout": _EXPORT_S}
+        if _is_local(urlsplit(endpoint).hostname or ""):
+            # A proxy of the variables cannot reach a collector of this machine.
+            target["channel_options"] = (("grpc.enable_http_proxy", 0),)
         self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._spans.add_span_processor(
             BatchSpanProcessor(OTLPSpanExporter(**target), max_queue_size=_QUEUE)
@@ -166,6 +171,13 @@ class _Exported:
             thread = threading.Thread(target=provider.shutdown, daemon=True)
             thread.start()
             thread.join(_SHUTDOWN_S)
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _parent(traceparent: str) -> "Context | None":
