@@ -1,13 +1,19 @@
 """Folders of adapters: what is loaded, and the one line about what is not."""
 
+import errno
 import json
 import math
+import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from chairlift.errors import ModelError
+from chairlift.model.adapters.folder import AdapterFolder
 from chairlift.model.adapters.load import adapter_bytes, load_adapter
 from chairlift.model.config import ModelConfig
+from chairlift.model.fields import read_json
 from safetensors.torch import load_file, save_file
 
 from tests.engine import adapters, tiny_model
@@ -181,6 +187,94 @@ def test_files_that_are_no_files_are_refused(model, make, tmp_path):
     file.mkdir()
     assert error_of(folder, model) == "adapter_model.safetensors: not a regular file"
     assert "expected a folder" in error_of(folder / "adapter_config.json", model)
+    file.rmdir()
+    os.mkfifo(file)
+    assert error_of(folder, model) == "adapter_model.safetensors: not a regular file"
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    assert error_of(folder, model) == "adapter_model.safetensors: not a regular file"
+
+
+def test_a_path_that_cannot_be_followed_is_refused(model, make):
+    folder = make()
+    for path in (folder / ("x" * 300), folder / "\0", folder / ("x/" * 3000)):
+        with pytest.raises(ModelError):
+            load(path, model)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_must_not_be_read_is_refused(model, make):
+    folder = make()
+    (folder / "adapter_config.json").chmod(0)
+    assert error_of(folder, model) == "adapter_config.json: permission denied"
+    folder.chmod(0)
+    try:
+        assert "permission denied" in error_of(folder, model)
+        assert "permission denied" in error_of(folder / "inner", model)
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(make, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ModelError, match="not a regular file"):
+        read_json(make() / "adapter_config.json", 100, lambda _, flags: os.open(pipe, flags))
+
+
+@pytest.fixture
+def place(make, model, tmp_path):
+    """An adapter in a folder that it must not lead out of, and another one outside."""
+    root, outside = tmp_path / "root", adapters.write(tmp_path / "outside", model[0], rank=2)
+    root.mkdir()
+    make(rank=3).rename(root / "own")
+    return SimpleNamespace(root=root, own=root / "own", outside=outside)
+
+
+def test_links_within_the_root_are_followed_and_others_refused(place, model):
+    (place.root / "inner").symlink_to("own")
+    (place.root / "files").mkdir()
+    for file in place.own.iterdir():
+        (place.root / "files" / file.name).symlink_to(f"../inner/{file.name}")
+    for name in ("own", "inner", "files"):
+        assert load(AdapterFolder(place.root / name, place.root), model).rank == 3
+    (place.root / "out").symlink_to(place.outside)
+    (place.root / "loop").symlink_to("loop")
+    (place.root / "half").mkdir()
+    for file in place.outside.iterdir():
+        (place.root / "half" / file.name).symlink_to(file)
+    for name in ("out", "loop", "half"):
+        with pytest.raises(ModelError):
+            load(AdapterFolder(place.root / name, place.root), model)
+
+
+def test_a_folder_that_is_swapped_for_a_link_is_read_as_it_was(place):
+    config = place.own / "adapter_config.json"
+    with AdapterFolder(place.own, place.root).opened() as opener:
+        place.own.rename(place.root / "old")
+        place.own.symlink_to(place.outside)
+        assert read_json(config, 4096, opener)["r"] == 3
+        assert read_json(config, 4096)["r"] == 2
+        # A file that is swapped is refused.
+        (place.root / "old" / config.name).unlink()
+        (place.root / "old" / config.name).symlink_to(place.outside / config.name)
+        with pytest.raises(ModelError, match="a link out of it"):
+            read_json(config, 4096, opener)
+
+
+def test_a_part_of_a_path_that_is_swapped_for_a_link_is_refused(place, monkeypatch):
+    follow = Path.resolve
+
+    def swap(path):
+        followed = follow(path)
+        place.own.rename(place.root / "old")
+        place.own.symlink_to(place.outside)
+        return followed
+
+    monkeypatch.setattr(Path, "resolve", swap)
+    with pytest.raises(OSError, match=str(place.own.name)) as caught:
+        AdapterFolder(place.own, place.root).opened().__enter__()
+    assert caught.value.errno in (errno.ELOOP, errno.ENOTDIR)
 
 
 def test_a_long_configuration_is_refused_before_it_is_parsed(make, model):

@@ -1,6 +1,7 @@
 """Adapters over gRPC: an administrator loads and unloads them, tenants name them."""
 
 import asyncio
+import os
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -38,6 +39,8 @@ def lora(tiny_folder, tmp_path_factory):
     (folder / "link").symlink_to(outside)
     (folder / "loop").symlink_to(folder / "loop")
     (folder / "inner").symlink_to(folder / "up")
+    (folder / "pipes").mkdir()
+    os.mkfifo(folder / "pipes" / "adapter_config.json")
     (folder / "files").mkdir()
     for file in outside.iterdir():
         (folder / "files" / file.name).symlink_to(file)
@@ -147,6 +150,9 @@ REFUSED = {
     "a link out": ({"name": "link"}, "folder: expected one inside adapter_folder"),
     "a link to itself": ({"name": "loop"}, "folder: expected a folder"),
     "links of files": ({"name": "files"}, "folder: expected one inside adapter_folder"),
+    "a pipe": ({"name": "pipes"}, "adapter_config.json: not a regular file"),
+    "a long name": ({"name": "x", "folder": "x" * 65}, "folder: expected 1 to 64 letters"),
+    "a name with a NUL": ({"name": "x", "folder": "a\0"}, "folder: expected 1 to 64 letters"),
     "nothing": ({"name": "missing"}, "expected a folder with adapter_config.json"),
     "no name": ({"name": ""}, "folder: expected 1 to 64 letters"),
     "a name of two lines": ({"name": "a\nb", "folder": "up"}, "name: expected 1 to 64 letters"),

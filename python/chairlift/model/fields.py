@@ -1,12 +1,17 @@
 """JSON files of a model folder, read with their types checked; every error is one line."""
 
 import json
+import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeGuard
 
 from chairlift.errors import ModelError
+
+Opener = Callable[[str, int], int]
+"""Opens a path with flags, and returns the descriptor."""
 
 MOST: Final = 2**31 - 1
 """The largest integer of any field: the kernels and the scheduler count in 32 bits."""
@@ -132,13 +137,15 @@ class Fields:
         raise ModelError(message)
 
 
-def read_json(path: Path, max_bytes: int = MOST_JSON_BYTES) -> dict[str, Any]:
+def read_json(
+    path: Path, max_bytes: int = MOST_JSON_BYTES, opener: Opener = os.open
+) -> dict[str, Any]:
     """Read a JSON object from a file of at most so many bytes.
 
     Raises:
         ModelError: There is no such file, or it holds something else.
     """
-    return parse_json(path, read_file(path, max_bytes))
+    return parse_json(path, read_file(path, max_bytes, opener))
 
 
 def optional_json(path: Path) -> dict[str, Any]:
@@ -184,23 +191,44 @@ def parse_json(path: Path, data: bytes, what: str = "JSON") -> dict[str, Any]:
     return values
 
 
-def check_regular(path: Path) -> None:
-    """Raise ModelError unless a path is a regular file, and OSError if that cannot be known."""
-    # Opening a pipe waits for its writer, and a device may have no end.
+def open_regular(path: Path, opener: Opener = os.open) -> FileIO:
+    """Open a regular file.
+
+    Args:
+        path: Of the file.
+        opener: As that of `open`.
+
+    Raises:
+        ModelError: It is something else.
+        OSError: There is no such file, or it cannot be opened.
+    """
+    # A device may have no end, or do something when it is opened.
     if not stat.S_ISREG(path.stat().st_mode):
-        message = f"{path}: not a regular file"
-        raise ModelError(message)
+        _fail_as_special(path)
+    # It may be another one by now, such as a pipe: opening that waits for its writer otherwise.
+    descriptor = opener(str(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            _fail_as_special(path)
+        return FileIO(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
-def read_file(path: Path, most_bytes: int) -> bytes:
+def _fail_as_special(path: Path) -> NoReturn:
+    message = f"{path}: not a regular file"
+    raise ModelError(message)
+
+
+def read_file(path: Path, most_bytes: int, opener: Opener = os.open) -> bytes:
     """Read a regular file of at most so many bytes.
 
     Raises:
         ModelError: There is no such file, or it is something else.
     """
     try:
-        check_regular(path)
-        with path.open("rb") as file:
+        with BufferedReader(open_regular(path, opener)) as file:
             data = file.read(most_bytes + 1)
     except OSError as error:
         message = f"{path}: {(error.strerror or 'cannot be read').lower()}"

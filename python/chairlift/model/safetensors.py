@@ -7,6 +7,7 @@ data      the tensors, one after another; offsets count from here
 ```
 """
 
+import os
 from contextlib import ExitStack
 from io import FileIO
 from math import prod
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeGuard
 
 from chairlift.errors import ModelError
-from chairlift.model.fields import one_line, parse_json
+from chairlift.model.fields import Opener, one_line, parse_json
 from chairlift.model.stored import ITEM_BYTES, StoredTensor, open_regular
 
 _HEADER_BYTES: Final = 32 << 20
@@ -23,14 +24,17 @@ _MOST_AXES: Final = 8
 
 
 def open_file(
-    path: Path, files: ExitStack, max_header_bytes: int = _HEADER_BYTES
+    path: Path,
+    files: ExitStack,
+    max_header_bytes: int = _HEADER_BYTES,
+    opener: Opener = os.open,
 ) -> dict[str, StoredTensor]:
     """Open a file, which closes with `files`; return its tensors by name.
 
     Raises:
         ModelError: The file is missing, truncated or corrupt.
     """
-    file, num_bytes = open_regular(path, files)
+    file, num_bytes = open_regular(path, files, opener)
     try:
         length = int.from_bytes(_read_up_to(file, 8), "little")
         if num_bytes - length < 8:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.errors import ModelError
-from chairlift.model.fields import check_regular, one_line
+from chairlift.model.fields import Opener, one_line
+from chairlift.model.fields import open_regular as open_regular_file
 
 Shape = tuple[int, ...]
 
@@ -254,15 +255,14 @@ def _is_of_experts(shape: Shape, kind: _OfExpert) -> bool:
     return 1 <= num <= _MOST_EXPERTS and outputs != 1 and outputs % len(kind.names) == 0
 
 
-def open_regular(path: Path, files: ExitStack) -> tuple[FileIO, int]:
+def open_regular(path: Path, files: ExitStack, opener: Opener = os.open) -> tuple[FileIO, int]:
     """Open a file, which closes with `files`; return it and its size in bytes.
 
     Raises:
         ModelError: There is no such file, or it is something else.
     """
     try:
-        check_regular(path)
-        file = files.enter_context(FileIO(path, "rb"))
+        file = files.enter_context(open_regular_file(path, opener))
         return file, os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         message = f"{path}: no such file"

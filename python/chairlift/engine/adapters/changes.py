@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from chairlift.engine.adapters.types import AdapterInfo
 from chairlift.engine.engine import Engine
 from chairlift.errors import Reason, refusal
+from chairlift.model.adapters.folder import AdapterFolder
 
 Result = TypeVar("Result")
 
@@ -37,7 +38,7 @@ class AdapterChanges:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def load(
-        self, engine: Engine, name: str, folder: Path, tenants: Sequence[str] = ()
+        self, engine: Engine, name: str, folder: Path | AdapterFolder, tenants: Sequence[str] = ()
     ) -> AdapterInfo:
         """Load an adapter; requests may name it when this returns.
 
@@ -72,7 +73,7 @@ class AdapterChanges:
         return await self._to_the_end(self._unload(engine, name, timeout_s))
 
     async def _load(
-        self, engine: Engine, name: str, folder: Path, tenants: Sequence[str]
+        self, engine: Engine, name: str, folder: Path | AdapterFolder, tenants: Sequence[str]
     ) -> AdapterInfo:
         adapters = engine.adapters
         adapter = adapters.begin_load(name, folder, tenants)

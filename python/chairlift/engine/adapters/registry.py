@@ -19,6 +19,7 @@ from chairlift.engine.adapters.types import MAX_TENANTS, AdapterInfo, AdapterSta
 from chairlift.errors import ModelError, Reason, RequestError
 from chairlift.home import expanded
 from chairlift.model.adapters.config import FILE as CONFIG_FILE
+from chairlift.model.adapters.folder import AdapterFolder
 from chairlift.model.adapters.load import FILE as TENSOR_FILE
 from chairlift.model.adapters.load import PackedAdapter, load_adapter
 from chairlift.model.adapters.tables import AdapterTables
@@ -33,7 +34,7 @@ class _Entry:
     name: str
     slot: int
     generation: int
-    folder: Path
+    folder: Path | AdapterFolder
     tenants: frozenset[str]
     state: AdapterState = field(default=AdapterState.LOADING)
     rank: int = 0
@@ -103,7 +104,7 @@ class Adapters:
         with self._lock:
             return [self._by_name[name].info() for name in sorted(self._by_name)]
 
-    def in_folder(self, name: str) -> Path:
+    def in_folder(self, name: str) -> AdapterFolder:
         """Return the folder of an adapter below `adapter_folder`.
 
         Raises:
@@ -120,9 +121,11 @@ class Adapters:
             if not _is_inside(path, root):
                 message = "folder: expected one inside adapter_folder, got a link out of it"
                 raise RequestError(Reason.BAD_PARAMETER, message, field="folder")
-        return folder
+        return AdapterFolder(folder, root)
 
-    def begin_load(self, name: str, folder: Path, tenants: Iterable[str] = ()) -> AdapterInfo:
+    def begin_load(
+        self, name: str, folder: Path | AdapterFolder, tenants: Iterable[str] = ()
+    ) -> AdapterInfo:
         """Reserve a name and a slot.
 
         Raises:

@@ -4,12 +4,13 @@ A field that would change the result and is not supported is an error that names
 either computes what PEFT computes or does not load.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from chairlift.errors import ModelError
-from chairlift.model.fields import Fields, read_json
+from chairlift.model.fields import Fields, Opener, read_json
 
 FILE: Final = "adapter_config.json"
 
@@ -66,18 +67,19 @@ class AdapterConfig:
     """It may leave out layers of these names."""
 
     @classmethod
-    def load(cls, folder: Path, max_rank: int) -> "AdapterConfig":
+    def load(cls, folder: Path, max_rank: int, opener: Opener = os.open) -> "AdapterConfig":
         """Read the file of an adapter's folder.
 
         Args:
             folder: As PEFT saves it.
             max_rank: The server's limit.
+            opener: Opens the file.
 
         Raises:
             ModelError: It is missing or malformed, or a field asks for something unsupported.
         """
         path = folder / FILE
-        fields = Fields(path, read_json(path, MAX_JSON_BYTES))
+        fields = Fields(path, read_json(path, MAX_JSON_BYTES, opener))
         _refuse_unsupported(fields)
         rank = fields.integer("r")
         if rank > max_rank:
@@ -121,6 +123,11 @@ def _targets(fields: Fields) -> tuple[str, ...] | None:
 
 def check_folder(folder: Path) -> None:
     """Raise ModelError unless there is a folder."""
-    if not folder.is_dir():
+    try:
+        is_folder = folder.is_dir()
+    except OSError as error:
+        message = f"{folder}: {(error.strerror or 'cannot be opened').lower()}"
+        raise ModelError(message) from error
+    if not is_folder:
         message = f"{folder}: expected a folder with {FILE} and adapter_model.safetensors"
         raise ModelError(message)

@@ -17,8 +17,9 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.errors import ModelError
 from chairlift.model.adapters.config import MAX_JSON_BYTES, AdapterConfig, check_folder
+from chairlift.model.adapters.folder import AdapterFolder
 from chairlift.model.config import ModelConfig
-from chairlift.model.fields import either, one_line
+from chairlift.model.fields import Opener, either, one_line
 from chairlift.model.linear_tensors import LinearTensors
 from chairlift.model.safetensors import open_file
 from chairlift.model.stored import DTYPES, StoredTensor
@@ -64,7 +65,7 @@ def adapter_bytes(config: ModelConfig, rank: int) -> int:
     )
 
 
-def load_adapter(folder: Path, config: ModelConfig, max_rank: int) -> PackedAdapter:
+def load_adapter(folder: Path | AdapterFolder, config: ModelConfig, max_rank: int) -> PackedAdapter:
     """Load an adapter that PEFT has saved, converted to the model's dtype.
 
     Args:
@@ -76,8 +77,18 @@ def load_adapter(folder: Path, config: ModelConfig, max_rank: int) -> PackedAdap
         ModelError: A file is missing, truncated or corrupt; a field or a tensor is not supported,
             of another model, missing, of the wrong shape or type, or not finite.
     """
-    check_folder(folder)
-    adapter = AdapterConfig.load(folder, max_rank)
+    place = folder if isinstance(folder, AdapterFolder) else AdapterFolder(folder)
+    check_folder(place.path)
+    try:
+        with place.opened() as opener:
+            return _load(place.path, config, max_rank, opener)
+    except OSError as error:
+        message = f"{place.path}: {(error.strerror or 'cannot be read').lower()}"
+        raise ModelError(message) from error
+
+
+def _load(folder: Path, config: ModelConfig, max_rank: int, opener: Opener) -> PackedAdapter:
+    adapter = AdapterConfig.load(folder, max_rank, opener)
     layers = _layers(config)
     shapes = {
         name: (part.inputs, outputs)
@@ -90,7 +101,7 @@ def load_adapter(folder: Path, config: ModelConfig, max_rank: int) -> PackedAdap
         message = f"{folder}: adapter_model.bin is not read; save the adapter as {FILE}"
         raise ModelError(message)
     with ExitStack() as files:
-        stored = open_file(path, files, MAX_JSON_BYTES)
+        stored = open_file(path, files, MAX_JSON_BYTES, opener)
         _check(path, adapter, stored, shapes)
         reader = _Reader(stored, config.dtype, adapter.scale)
         packed = tuple(LayerUpdates._make(map(reader.update, linears(layer))) for layer in layers)
