@@ -54,7 +54,8 @@ SERVER_HELP = {
     "max_resume_window_s": "The longest time that a request may outlive its stream; 0: none may.",
     "resume_request_bytes": "Sent events of such a request that are kept to be sent again.",
     "resume_memory_bytes": "The same, over all requests.",
-    "max_connections": "Open connections; a further one is closed at once.",
+    "max_connections": "Open connections of each port, fewer where few files may be open. A "
+    "further one ends one without a request over HTTP, and is closed at once over gRPC.",
     "max_concurrent_streams": "Open calls of one connection.",
     "record": "File for the trace that `chairlift replay` runs again; it holds no text.",
 }

@@ -99,7 +99,8 @@ class ServerConfig(BaseModel):
     resume_memory_bytes: Annotated[int, Field(ge=0)] = 128 * 2**20
     """The same, over all requests; a tenant has three quarters of what is free at most."""
     max_connections: Annotated[int, Field(ge=1)] = 1024
-    """Open connections; a further one is closed at once."""
+    """Open connections of each port; on a full HTTP port a further one ends one without a request,
+    on a full gRPC port it is closed at once. Fewer where open files do not suffice (ulimit -n)."""
     max_concurrent_streams: Annotated[int, Field(ge=1)] = 256
     """Open calls of one connection."""
     record: str | None = None
