@@ -55,7 +55,7 @@ def test_refused_prompt_leaves_the_others(chairlift: Run, target: str) -> None:
 def test_a_refused_prompt_alone_leaves_stdout_empty(chairlift: Run, target: str) -> None:
     run = chairlift("generate", "snow " * 400, "--target", target, *GREEDY)
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr.startswith("error: prompt: expected at most")
+    assert run.stderr.startswith("error: prompt: this model's maximum context length is 256 tokens")
 
 
 def test_json_is_one_object_per_answer_and_per_error(chairlift: Run, target: str) -> None:

@@ -55,7 +55,7 @@ WRONG = [
     ({"temperature": NAN}, "sampling.temperature"),
     ({"top_p": True}, "sampling.top_p"),
     ({"min_p": b"1"}, "sampling.min_p"),
-    ({"top_k": -1}, "sampling.top_k"),
+    ({"top_k": -2}, "sampling.top_k"),
     ({"seed": -1}, "sampling.seed"),
     ({"seed": 2**64}, "sampling.seed"),
     ({"n": True}, "sampling.n"),

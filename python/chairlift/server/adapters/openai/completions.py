@@ -48,14 +48,7 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
     common: dict[str, Any] = {
         "sampling": sampling,
         "stopping": parts.stopping(body, 1 if is_prompt_alone else max_tokens),
-        "output": types.Output(
-            logprobs=logprobs,
-            candidates=num_top or 0,
-            prompt_logprobs=echo and logprobs,
-            prompt_candidates=num_top or 0 if echo else 0,
-            echo=echo,
-            skip_special_tokens=body.flag("skip_special_tokens", default=True),
-        ),
+        "output": _output(body, num_top, echo=echo),
         "prefix_cache": types.PrefixCache(salt=body.text("cache_salt")),
         "add_special_tokens": body.flag("add_special_tokens", default=True),
         "constraint": constraint,
@@ -90,6 +83,19 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
         answer=lambda origin: ChoicesAnswer(origin, form(), num_choices),
         stream=lambda origin: ChoicesStream(origin, form(), num_choices, usage=usage),
         names=Names(_NAMES | constraint_names),
+    )
+
+
+def _output(body: Fields, num_top: int | None, *, echo: bool) -> types.Output:
+    """Return what comes beside the tokens; without `num_top` there are no log probabilities."""
+    logprobs = num_top is not None
+    return types.Output(
+        logprobs=logprobs,
+        candidates=num_top or 0,
+        prompt_logprobs=echo and logprobs,
+        prompt_candidates=num_top or 0 if echo else 0,
+        echo=echo,
+        skip_special_tokens=body.flag("skip_special_tokens", default=True),
     )
 
 
