@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from chairlift import checks
 from chairlift.errors import Reason, RequestError
+from chairlift.sizes import memory
 from chairlift.types import Constraint
 
 MAX_SOURCE_BYTES: Final = 256 * 1024
@@ -34,9 +35,9 @@ class Source(NamedTuple):
         return self.path or f"constraint.{self.kind}"
 
     @property
-    def size(self) -> int:
-        """Characters that it keeps in memory."""
-        return len(self.text) + sum(map(len, self.choices))
+    def num_bytes(self) -> int:
+        """Bytes that its texts take in memory."""
+        return memory(self.text) + sum(map(memory, self.choices))
 
 
 def source(constraint: Constraint) -> Source:

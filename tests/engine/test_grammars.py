@@ -57,7 +57,7 @@ def test_all_tenants_together_have_a_bound(grammar, monkeypatch):
 
 
 def test_memory_has_a_bound(grammar, monkeypatch):
-    monkeypatch.setattr(grammars, "MAX_TENANT_BYTES", 2 * (grammar.num_bytes + 4097))
+    monkeypatch.setattr(grammars, "MAX_TENANT_BYTES", 2 * (grammar.num_bytes + 4196))
     cache = GrammarCache()
     for number in range(10):
         cache.put("one", Source("regex", str(number)), grammar)

@@ -13,6 +13,7 @@ from chairlift.server.convert import check_model
 from chairlift.server.convert_chat import to_chat
 from chairlift.server.fields import bad
 from chairlift.server.status_interceptor import ServicerContext
+from chairlift.sizes import memory
 from chairlift.v1 import tokenizer_pb2 as pb
 from chairlift.v1 import tokenizer_pb2_grpc
 
@@ -57,7 +58,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 raise bad("token_ids", f"expected ids from 0 to {vocab_size - 1}, got one outside")
             return pb.DetokenizeResponse(text=tokenizer.decode(ids, skip))
 
-        return await self._run(engine, work, len(ids), context)
+        return await self._run(engine, work, memory(ids), context)
 
     async def ApplyChatTemplate(
         self, request: pb.ApplyChatTemplateRequest, context: ServicerContext

@@ -45,7 +45,7 @@ class _Kept:
 
 def _size(source: Source, grammar: _core.Grammar) -> int:
     """Return about how many bytes a kept grammar takes, with the text that it is found by."""
-    return grammar.num_bytes + source.size + _OWN_BYTES
+    return grammar.num_bytes + source.num_bytes + _OWN_BYTES
 
 
 class GrammarCache:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from chairlift import chats, checks
+from chairlift import chats, checks, sizes
 from chairlift.constraints import source
 from chairlift.errors import Reason, RequestError, refusal
 from chairlift.interruption import Interruption
 from chairlift.machine import available_cores
-from chairlift.types import Chat, ChatMessage, Request, Tool
+from chairlift.types import Chat, Request
 
 MAX_MESSAGES: Final = 4096
 """Of one conversation."""
@@ -107,7 +107,7 @@ class TextLimits:
 
         Raises:
             RequestError: `BAD_PARAMETER`: it has too many messages; `PROMPT_TOO_LONG`: its
-                messages have more than `max_bytes` characters.
+                messages, tools and arguments have more than `max_bytes` characters.
         """
         checks.at_most(chat.messages, "chat.messages", MAX_MESSAGES)
         num_characters = 0
@@ -116,8 +116,8 @@ class TextLimits:
             if not isinstance(content, str):
                 field = f"chat.messages[{i}].content"
                 raise checks.bad(field, "text", content)
-            num_characters += len(content) + _further_characters(message)
-        num_characters += sum(_tool_characters(tool) for tool in chat.tools)
+            num_characters += len(content)
+        num_characters += _further_size(chat, self.max_bytes).num_characters
         if num_characters > self.max_bytes:
             expected = f"expected at most {self.max_bytes} bytes of text, got more"
             text = f"chat.messages: {self._context()}{expected}"
@@ -324,26 +324,24 @@ def _first(prompt: object) -> object:
 
 
 def size_of(request: Request) -> int:
-    """Return about how many bytes a prompt and a constraint have that were checked."""
+    """Return about how many bytes a request that was checked takes in memory while it waits."""
     constraint = request.constraint
-    return _prompt_size(request) + (0 if constraint is None else source(constraint).size)
+    of_constraint = 0 if constraint is None else source(constraint).num_bytes
+    of_ids = _BYTES_PER_ID * len(request.sampling.allowed_token_ids)
+    return _prompt_size(request) + of_constraint + of_ids
 
 
 def _prompt_size(request: Request) -> int:
     prompt = chats.as_chat(request.prompt)
     if isinstance(prompt, Chat):
-        of_messages = sum(
-            len(message.content) + _further_characters(message) for message in prompt.messages
-        )
-        return of_messages + sum(_tool_characters(tool) for tool in prompt.tools)
-    return len(prompt)
+        of_messages = sum(sizes.memory(message.content) for message in prompt.messages)
+        return of_messages + _further_size(prompt, MAX_WAITING_BYTES).num_bytes
+    return sizes.memory(prompt) if isinstance(prompt, str) else _BYTES_PER_ID * len(prompt)
 
 
-def _further_characters(message: ChatMessage) -> int:
-    """Return the length of what a turn has besides its content; mappings are the caller's own."""
-    calls = sum(len(call.arguments) for call in message.tool_calls)
-    return len(message.reasoning) + calls
-
-
-def _tool_characters(tool: Tool) -> int:
-    return len(tool.description) + len(tool.parameters)
+def _further_size(chat: Chat, most: int) -> sizes.Size:
+    """Return the size of what a conversation has besides the contents of its turns."""
+    values: list[Any] = [message.reasoning for message in chat.messages]
+    values += [call.arguments for message in chat.messages for call in message.tool_calls]
+    values += [part for tool in chat.tools for part in (tool.description, tool.parameters)]
+    return sizes.size([value for value in (*values, chat.template_arguments) if value], most)
