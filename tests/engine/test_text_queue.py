@@ -5,9 +5,11 @@ import threading
 from contextlib import suppress
 
 import pytest
+from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.prepare import text_queue
-from chairlift.engine.prepare.text_queue import TextQueue
+from chairlift.engine.prepare.text_queue import TextQueue, caller
 from chairlift.errors import Reason, RequestError
+from chairlift.types import Request
 
 LONG_S = 300.0
 
@@ -160,3 +162,32 @@ async def test_what_waits_is_refused_when_the_queue_closes(work):
     work.queue.close()
     assert await reason_of(waiting) is Reason.DRAINING
     assert await reason_of(work.begin("b", "bob")) is Reason.DRAINING
+
+
+async def test_connections_take_turns_where_there_are_no_tenants(work):
+    one, other = caller("", "one"), caller("", "other")
+    for i in range(5):
+        work.begin(f"a{i}", one)
+    work.begin("b", other)
+    await work.started(2)
+    assert work.running == ["a0", "b"]
+    # The connections of a tenant are one.
+    assert caller("ann", "one") == caller("ann", "other") != one
+
+
+async def test_the_engine_tells_the_connections_of_an_open_server_apart(make_engine):
+    engine = AsyncEngine.of(make_engine())
+    await engine.start()
+    may_end = threading.Event()
+    busy = [
+        asyncio.create_task(engine.texts.run(may_end.wait, tenant=caller("", "one"), size=0))
+        for _ in range(8)
+    ]
+    await turns()
+    chat = Request([{"role": "user", "content": "up"}])
+    waits = asyncio.create_task(engine.prepare(chat, "one"))
+    assert (await asyncio.wait_for(engine.prepare(chat, "other"), LONG_S)).prompt
+    assert not waits.done()
+    may_end.set()
+    await asyncio.gather(waits, *busy)
+    await engine.stop()

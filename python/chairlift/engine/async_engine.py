@@ -23,7 +23,7 @@ from chairlift.engine.loading.loaded import OnProgress
 from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
 from chairlift.engine.open_requests import OpenRequests, Router
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange
-from chairlift.engine.prepare.text_queue import TextQueue, is_short, size_of
+from chairlift.engine.prepare.text_queue import TextQueue, caller, is_short, size_of
 from chairlift.engine.step import StepRecord
 from chairlift.errors import EngineDownError, EngineState, Reason, refusal
 from chairlift.types import Change, Event, Request, Waiting
@@ -196,8 +196,12 @@ class AsyncEngine:
             thread.stop()
             self._lose()
 
-    async def prepare(self, request: Request) -> Prepared:
+    async def prepare(self, request: Request, connection: str = "") -> Prepared:
         """Tokenize and validate a request; a long prompt does not hold up the event loop.
+
+        Args:
+            request: As the client writes it.
+            connection: Of the client: without tenants, connections take turns.
 
         Raises:
             RequestError: With the path of the first field that is wrong, or as `TextQueue.run`.
@@ -208,7 +212,7 @@ class AsyncEngine:
         within_s = preparer.check(request).start_within_s
         return await self.texts.run(
             lambda: preparer.prepare(request),
-            tenant=request.tenant,
+            tenant=caller(request.tenant, connection),
             size=size_of(request),
             within_s=within_s,
         )
@@ -232,8 +236,13 @@ class AsyncEngine:
             handle.aborted = True
             _cancel(self._thread, handle, "cancelled")
 
-    async def update(self, handle: Handle, change: Change) -> None:
+    async def update(self, handle: Handle, change: Change, connection: str = "") -> None:
         """Change a request as `change` does; patterns do not hold up the event loop.
+
+        Args:
+            handle: Of the request.
+            change: As the client writes it.
+            connection: As of `prepare`.
 
         Raises:
             RequestError: As `change`, or as `TextQueue.run`; nothing has changed.
@@ -245,7 +254,7 @@ class AsyncEngine:
             return
         prepared = await self.texts.run(
             lambda: preparer.prepare_change(change, num_prompt_tokens),
-            tenant=handle.prepared.tenant,
+            tenant=caller(handle.prepared.tenant, connection),
             size=size,
         )
         self._change(handle, prepared)

@@ -133,7 +133,7 @@ class Requests:
             asked = sequences_of(request)
             lease = self._server.quotas.acquire(self._tenant, self._connection, asked)
             undo.callback(lease.release)
-            prepared = await engine.prepare(request)
+            prepared = await engine.prepare(request, self._connection)
             lease.reserve(len(prepared.prompt), prepared.num_sequences)
             slot = self._server.backlog.admit(
                 self._tenant, prepared.times.start_within_s, suspended=request.credit == 0
@@ -177,7 +177,8 @@ class Requests:
             RequestError: It is not live, or a field is wrong; then it is unchanged.
         """
         live = self._live(update.request_id)
-        await self._server.gate.engine().update(live, convert.to_change(update))
+        change = convert.to_change(update)
+        await self._server.gate.engine().update(live, change, self._connection)
 
     def credit(self, credit: pb.Credit) -> None:
         """Allow a request more tokens.

@@ -13,7 +13,7 @@ from google.protobuf import timestamp_pb2
 from chairlift import _core
 from chairlift.config import EngineConfig, KvCacheDtype, Quantize
 from chairlift.engine.prepare.stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from chairlift.engine.prepare.text_queue import MAX_MESSAGES
+from chairlift.engine.prepare.text_queue import MAX_MESSAGES, caller
 from chairlift.errors import ConfigError, EngineState, Reason, RequestError
 from chairlift.metrics import TenantFigures
 from chairlift.recent import percentile
@@ -255,7 +255,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         try:
             plan = await serving.texts.run(
                 work,
-                tenant=tenant,
+                tenant=caller(tenant, context.peer()),
                 size=request.ByteSize(),
                 within_s=context.time_remaining(),
             )

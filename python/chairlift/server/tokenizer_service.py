@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from chairlift.checks import at_most
+from chairlift.engine.prepare.text_queue import caller
 from chairlift.server.context import ServerContext
 from chairlift.server.convert import check_model
 from chairlift.server.convert_chat import to_chat
@@ -89,6 +90,8 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         lease = self._server.quotas.acquire(tenant, context.peer())
         try:
             within_s = context.time_remaining()
-            return await engine.texts.run(work, tenant=tenant, size=size, within_s=within_s)
+            return await engine.texts.run(
+                work, tenant=caller(tenant, context.peer()), size=size, within_s=within_s
+            )
         finally:
             lease.release()

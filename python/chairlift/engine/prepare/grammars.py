@@ -1,8 +1,8 @@
 """Compiled constraints, and a bounded cache of them.
 
 A process with bounds compiles each new constraint first, and only what has passed there is compiled
-here, where long texts are tokenized, off the engine's thread. What was compiled is kept per tenant:
-no tenant learns from a fast answer what another has asked for.
+here, where long texts are tokenized, off the engine's thread. What was compiled, and what was
+refused, is kept per tenant: no tenant learns from a fast answer what another has asked for.
 """
 
 from collections import OrderedDict
@@ -12,6 +12,7 @@ from typing import Final
 
 from chairlift import _core
 from chairlift.constraints import Source, source
+from chairlift.engine.prepare.refusals import Refusals
 from chairlift.errors import Reason, RequestError
 from chairlift.model.constraint_process import ConstraintProcess
 from chairlift.types import Constraint
@@ -113,6 +114,7 @@ class ConstraintPreparer:
         self._process = ConstraintProcess(token_table, end_ids)
         self._compiler = _core.GrammarCompiler(token_table, end_ids)
         self._cache = GrammarCache()
+        self._refusals = Refusals()
         self.end_ids = end_ids
 
     def check(self, constraint: Constraint) -> Source:
@@ -135,7 +137,7 @@ class ConstraintPreparer:
             raise RequestError(Reason.UNSUPPORTED, message, field=field)
 
     def is_known(self, constraint: Constraint, tenant: str) -> bool:
-        """Return whether a constraint needs no compiling: it is kept, or is refused at once."""
+        """Return whether a constraint is kept as a grammar, or is refused by its form alone."""
         try:
             return self._cache.get(tenant, self.check(constraint)) is not None
         except RequestError:
@@ -150,11 +152,19 @@ class ConstraintPreparer:
         """
         grammar = self._cache.get(tenant, source)
         if grammar is None:
-            checked = self._process.checked(source)
+            self._refusals.check(tenant, source)
             try:
-                grammar = self._compiler.compile(checked.kind, checked.text, checked.choices)
-            except ValueError as error:
-                message = f"{source.field}: {error}"
-                raise RequestError(Reason.BAD_PARAMETER, message, field=source.field) from None
+                grammar = self._compiled(source)
+            except RequestError as error:
+                self._refusals.put(tenant, source, error)
+                raise
             self._cache.put(tenant, source, grammar)
         return grammar
+
+    def _compiled(self, source: Source) -> _core.Grammar:
+        checked = self._process.checked(source)
+        try:
+            return self._compiler.compile(checked.kind, checked.text, checked.choices)
+        except ValueError as error:
+            message = f"{source.field}: {error}"
+            raise RequestError(Reason.BAD_PARAMETER, message, field=source.field) from None

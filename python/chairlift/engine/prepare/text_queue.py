@@ -8,7 +8,7 @@ pieces of work that run already; each of these is bounded by `TextLimits`, `Temp
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Hashable, Mapping, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -160,6 +160,11 @@ class TextLimits:
         return context_words(self.max_context_len)
 
 
+def caller(tenant: str, connection: str) -> Hashable:
+    """Return what takes turns: a tenant, or a connection of callers without one."""
+    return (tenant, "" if tenant else connection)
+
+
 class TextQueue:
     """Runs bounded pieces of work off the event loop; all methods are called on it."""
 
@@ -174,22 +179,22 @@ class TextQueue:
         self._num_free = num_threads or min(max(available_cores() // 2, 2), 4)
         self._most = max(self._num_free // 2, 1)
         self._threads = ThreadPoolExecutor(self._num_free, thread_name_prefix="chairlift-text")
-        self._running: dict[str, int] = {}
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._running: dict[Hashable, int] = {}
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         """Waiters by tenant; the first tenant in the dictionary is served next."""
-        self._num_bytes: dict[str, int] = {}
+        self._num_bytes: dict[Hashable, int] = {}
         """Of the texts that wait, by tenant."""
         self._interruptions: set[Interruption] = set()
         """Of the work that runs."""
 
     async def run(
-        self, work: Callable[[], _T], *, tenant: str, size: int, within_s: float | None = None
+        self, work: Callable[[], _T], *, tenant: Hashable, size: int, within_s: float | None = None
     ) -> _T:
         """Run work on a thread.
 
         Args:
             work: What it raises is raised here.
-            tenant: The tenant that the work is for.
+            tenant: That the work is for: its name, or what `caller` returns.
             size: Bytes that the work keeps in memory while it waits.
             within_s: The longest wait in seconds where it is less than that of the queue.
 
@@ -233,7 +238,7 @@ class TextQueue:
                 if not waiter.done():
                     waiter.set_exception(refusal(Reason.DRAINING))
 
-    async def _acquire(self, tenant: str, size: int, timeout_s: float) -> None:
+    async def _acquire(self, tenant: Hashable, size: int, timeout_s: float) -> None:
         """Wait for a thread."""
         if not self._waiting.get(tenant) and self._may_run(tenant):
             self._start(tenant)
@@ -262,12 +267,12 @@ class TextQueue:
             if not queue and self._waiting.get(tenant) is queue:
                 del self._waiting[tenant]
 
-    def _drop_waiter(self, waiter: "asyncio.Future[None]", tenant: str) -> None:
+    def _drop_waiter(self, waiter: "asyncio.Future[None]", tenant: Hashable) -> None:
         """Release a thread that was assigned to a waiter just when its wait ended."""
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._release(tenant)
 
-    def _check_room(self, tenant: str, size: int) -> None:
+    def _check_room(self, tenant: Hashable, size: int) -> None:
         own, total = self._num_bytes.get(tenant, 0), sum(self._num_bytes.values())
         if own and own + size > MAX_TENANT_WAITING_BYTES:
             message = f"quota: {own} bytes of text wait to be tokenized already"
@@ -276,14 +281,14 @@ class TextQueue:
             message = f"{total} bytes of text wait to be tokenized already"
             raise RequestError(Reason.QUEUE_FULL, message, retry_after_s=_RETRY_S)
 
-    def _may_run(self, tenant: str) -> bool:
+    def _may_run(self, tenant: Hashable) -> bool:
         return self._num_free > 0 and self._running.get(tenant, 0) < self._most
 
-    def _start(self, tenant: str) -> None:
+    def _start(self, tenant: Hashable) -> None:
         self._num_free -= 1
         self._running[tenant] = self._running.get(tenant, 0) + 1
 
-    def _release(self, tenant: str) -> None:
+    def _release(self, tenant: Hashable) -> None:
         """Free a thread, and give it to the next tenant that may have one."""
         self._num_free += 1
         self._running[tenant] -= 1

@@ -2,6 +2,7 @@
 
 import time
 
+from chairlift.engine.prepare.text_queue import caller
 from chairlift.errors import RequestError
 from chairlift.server.adapters.openai.generation import deadline_of
 from chairlift.server.adapters.openai.logprobs import TokenTexts
@@ -34,7 +35,7 @@ async def input_tokens(server: ServerContext, exchange: Exchange, texts: TokenTe
         size = preparer.check_chat(chat)
         num = await engine.texts.run(
             lambda: preparer.num_chat_tokens(chat),
-            tenant=exchange.tenant,
+            tenant=caller(exchange.tenant, exchange.peer),
             size=size,
             within_s=within_s,
         )
