@@ -193,3 +193,75 @@ def test_a_cancel_amid_a_call_leaves_nothing(make_engine, folders):
         while engine.has_work:
             engine.step()
         assert len(engine.runner.sampler.constraints) == 0
+
+
+TEXTS = {
+    "type": "object",
+    "properties": {
+        "long": {"type": "string", "minLength": 3, "maxLength": 8},
+        "perhaps": {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]},
+        "one": {"const": "größe", "description": "text"},
+        "some": {"$ref": "#/$defs/some"},
+        "never": False,
+        "either": {"type": ["string", "integer"], "enum": ["1", "a", 1]},
+    },
+    "required": ["long", "perhaps", "one", "some", "either"],
+    "additionalProperties": False,
+    "$defs": {"some": {"type": "string", "enum": ["a", "bc", "def"], "minLength": 2}},
+}
+
+
+def one_tool(parameters, **function):
+    return [{"type": "function", "function": {"name": "x", "parameters": parameters, **function}}]
+
+
+def test_texts_between_tags_follow_what_the_schema_says_of_them(make_engine, folders):
+    with make_engine(folders["ITEMS"], reasoning_format="none") as engine:
+        tools = one_tool(TEXTS)
+        num = 0
+        for events in run(engine, [asked(seed, tools=tools) for seed in range(8)]):
+            _, _, calls = said(events)
+            complete = calls if events[-1].reason is FinishReason.STOP else calls[:-1]
+            for _, arguments in complete:
+                jsonschema.validate(json.loads(arguments), TEXTS)
+                num += 1
+        assert num
+
+
+UNHELD = [
+    ({"properties": {"x": {"type": "string", "pattern": "^a+$"}}}, "pattern"),
+    ({"properties": {"x": {"type": "string", "format": "date"}}}, "format"),
+    ({"properties": {"x": {"minimun": 3}}}, "minimun"),
+    ({"properties": {"x": {"not": {"type": "string"}}}}, "not"),
+    ({"properties": {"x": {"anyOf": [{"maxLength": 2}, {"type": "integer"}]}}}, "anyOf"),
+    ({"properties": {"x": {"$ref": "#/properties/x"}}}, "references"),
+    ({"properties": {"x": {"type": "string", "minLength": "3"}}}, "minLength"),
+    ({"properties": {"x": {"type": "string", "enum": ["a"], "minLength": 2}}}, "no text"),
+    ({"properties": {"x": False}, "required": ["x"]}, "no value"),
+    ({"properties": {}, "required": ["y"]}, "required"),
+    ({"properties": {}, "minProperties": 1}, "minProperties"),
+    ({"properties": {"x": {}, "y": {}}, "maxProperties": 1}, "maxProperties"),
+    ({"properties": {}, "patternProperties": {"x": {}}}, "patternProperties"),
+    ({"anyOf": [{"required": ["x"]}], "properties": {"x": {}}}, "anyOf"),
+    ({"properties": {}, "aditionalProperties": False}, "aditionalProperties"),
+]
+
+
+@pytest.mark.parametrize(("schema", "named"), UNHELD, ids=[named for _, named in UNHELD])
+def test_what_is_not_held_between_tags_is_refused_by_name(make_engine, folders, schema, named):
+    with make_engine(folders["ITEMS"], reasoning_format="none") as engine:
+        for chat in (
+            {"tools": one_tool(schema)},
+            {"tools": one_tool(schema, strict=True), "tool_choice": "auto"},
+        ):
+            with pytest.raises(RequestError, match=named) as caught:
+                engine.add(asked(**chat))
+            assert caught.value.field == "chat.tools[0].parameters_json"
+            assert caught.value.reason is Reason.BAD_PARAMETER
+
+
+def test_where_no_call_needs_to_follow_its_schema_a_text_may_be_any(make_engine, folders):
+    tools = one_tool({"properties": {"x": {"type": "string", "pattern": "^a+$"}}})
+    with make_engine(folders["ITEMS"], reasoning_format="none") as engine:
+        chat = {"tool_choice": "auto", "parallel_tool_calls": False}
+        run(engine, [asked(tools=tools, max_tokens=3, **chat)])

@@ -175,7 +175,7 @@ def _own_kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -
     if "const" in schema:
         return frozenset({_kind_of(schema["const"])})
     if isinstance(reference, str):
-        return kinds_of(_referred(reference, root), root, depth - 1)
+        return kinds_of(referred(reference, root), root, depth - 1)
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):
         return frozenset().union(*(kinds_of(option, root, depth - 1) for option in options))
@@ -193,7 +193,7 @@ def _kind_of(value: object) -> str:
     return names.get(type(value), "object")
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> object:
+def referred(reference: str, root: Mapping[str, Any]) -> object:
     """Return the schema of a reference within the whole; None where there is none."""
     found: object = root
     for key in reference.removeprefix("#/").split("/"):

@@ -40,7 +40,7 @@ _MAPPINGS: Final = frozenset({"properties", "patternProperties"})
 _COUNTS: Final = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
 )
-_ANNOTATIONS: Final = frozenset(
+ANNOTATIONS: Final = frozenset(
     {"$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "$vocabulary"}
     | {"title", "description", "default", "examples", "example", "deprecated"}
     | {"readOnly", "writeOnly", "contentMediaType", "contentEncoding", "contentSchema"}
@@ -327,7 +327,7 @@ def _types(schema: dict[str, Any], path: str) -> list[str] | None:
 
 
 def _says_nothing(key: str, value: object, schema: dict[str, Any]) -> bool:
-    if key in _ANNOTATIONS or key.startswith("x-"):
+    if key in ANNOTATIONS or key.startswith("x-"):
         return True
     if key in _NEEDS:
         return not any(other in schema for other in _NEEDS[key])

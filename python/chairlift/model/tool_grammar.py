@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from chairlift import checks, constraints
 from chairlift.choices import ReasoningFormat, ToolFormat
 from chairlift.constraints import Source
+from chairlift.model import tagged_arguments
 from chairlift.model.answer_formats import AnswerFormat, may_be_text
 from chairlift.model.chat_values import template_has_tools, tool_parameters
 from chairlift.types import Chat, ToolMode
@@ -25,6 +26,7 @@ _WHITE: Final = r"\x20|\r?\n[\x20\x09]{0,32}"
 """White space inside of arguments: bounded, so that a model cannot fill its answer with it."""
 _DEFINITIONS: Final = ("$defs", "definitions")
 _ANY: Final = r"(.|\n)*"
+_END_OF_VALUE: Final = "\n" + tagged_arguments.END
 
 
 class _Frame(NamedTuple):
@@ -111,6 +113,9 @@ class _Grammar:
         self._chosen = chosen
         self._special_id = special_id
         self._has_arguments_mark = "[ARGS]" in template
+        is_required = chat.tool_choice.mode is ToolMode.REQUIRED
+        self._is_held = is_required or any(tool.strict for tool in chat.tools)
+        """Whether calls must follow their schemas: what is not held is refused then."""
         self._rules: list[str] = []
 
     def text(self, content: Source | None, *, starts_in_reasoning: bool) -> str:
@@ -226,27 +231,51 @@ class _Grammar:
         parts = [json.dumps(f"<function={name}>\n")]
         required, properties = schema.get("required"), schema.get("properties")
         definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
-        for i, (key, own) in enumerate(
-            properties.items() if isinstance(properties, Mapping) else ()
-        ):
-            head = json.dumps(f"<parameter={key}>\n", ensure_ascii=False)
-            value = self._tagged_value(f"text{number}x{i}", own, schema, definitions)
-            is_required = isinstance(required, list) and key in required
-            parts.append(f'({head} {value} "\\n"){"" if is_required else "?"}')
+        try:
+            if self._is_held:
+                tagged_arguments.check_root(schema)
+            for i, (key, own) in enumerate(
+                properties.items() if isinstance(properties, Mapping) else ()
+            ):
+                is_required = isinstance(required, list) and key in required
+                if own is False and not is_required:
+                    continue
+                head = json.dumps(f"<parameter={key}>\n", ensure_ascii=False)
+                if may_be_text(own, schema):
+                    text = self._tagged_text(key, own, schema)
+                    value = self._text_rule(f"text{number}x{i}", text)
+                else:
+                    inner = {**definitions, **own} if isinstance(own, Mapping) else own
+                    value = f"{_json(inner)} {json.dumps(_END_OF_VALUE)}"
+                parts.append(f'({head} {value} "\\n"){"" if is_required else "?"}')
+        except tagged_arguments.Unheld as error:
+            tagged_arguments.refuse(error, f"chat.tools[{number}]")
         return " ".join([*parts, json.dumps("</function>\n")])
 
-    def _tagged_value(
-        self, rule: str, own: object, root: Mapping[str, Any], definitions: dict[str, Any]
-    ) -> str:
-        end = json.dumps("\n</parameter>")
-        if not may_be_text(own, root):
-            schema = {**definitions, **own} if isinstance(own, Mapping) else own
-            return f"{_json(schema)} {end}"
-        values = own.get("enum") if isinstance(own, Mapping) else None
-        if isinstance(values, list):
-            return f"({_one_of(value for value in values if isinstance(value, str))}) {end}"
-        self._rules.append(f"{rule}[lazy]: /{_ANY}{_escaped('</parameter>')}/")
-        return rule
+    def _tagged_text(self, key: str, own: object, root: Mapping[str, Any]) -> tagged_arguments.Text:
+        """Return what a text can be: anything where no call needs to follow its schema."""
+        try:
+            return tagged_arguments.text_of(key, own, root)
+        except tagged_arguments.Unheld:
+            if self._is_held:
+                raise
+            return tagged_arguments.Text()
+
+    def _text_rule(self, rule: str, text: tagged_arguments.Text) -> str:
+        """Return a rule for a text and the tag behind it."""
+        end = json.dumps(_END_OF_VALUE)
+        if text.values is not None:
+            return f"({_one_of(text.values)}) {end}"
+        if not text.min_length and text.max_length is None:
+            self._rules.append(f"{rule}[lazy]: /{_ANY}{_escaped(tagged_arguments.END)}/")
+            return rule
+        # One terminal with its end, behind which nothing may come: the first end is the only one.
+        most = "" if text.max_length is None else text.max_length
+        characters = rf"(.|\n){{{text.min_length},{most}}}"
+        tag = _escaped(tagged_arguments.END)
+        name = rule.upper()
+        self._rules.append(f"{name}: /{characters}\\n{tag}/ & ~/{_ANY}{tag}(.|\\n)+/")
+        return name
 
 
 def _escaped(text: str) -> str:
