@@ -139,8 +139,9 @@ def _is_type_alone(schema: object) -> bool:
 
 
 def _is_length(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and value >= 0 and value == int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value >= 0 and float(value).is_integer()
 
 
 def _is_other(text: str) -> bool:
