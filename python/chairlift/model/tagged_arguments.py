@@ -139,9 +139,9 @@ def _is_type_alone(schema: object) -> bool:
 
 
 def _is_length(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         return False
-    return value >= 0 and float(value).is_integer()
+    return isinstance(value, int) or value.is_integer()
 
 
 def _is_other(text: str) -> bool:
