@@ -58,8 +58,12 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
         options = EmbedOptions(request)
         _check_number(request.inputs, "inputs")
         inputs = [options.request(value, f"inputs[{n}]") for n, value in enumerate(request.inputs)]
-        pooled = await self._pool(inputs, context)
-        return pb.EmbedResponse(embeddings=[options.embedding(result) for result in pooled])
+        embeddings = []
+        for result in await self._pool(inputs, context):
+            embeddings.append(options.embedding(result))
+            # Thousands of vectors must not hold the event loop together.
+            await asyncio.sleep(0)
+        return pb.EmbedResponse(embeddings=embeddings)
 
     async def Classify(
         self, request: pb.ClassifyRequest, context: ServicerContext

@@ -1,10 +1,13 @@
 """`/v1/embeddings` by the real client, and `/v1/rerank`."""
 
+import asyncio
 import base64
+import json
 
 import numpy as np
 import openai
 import pytest
+from chairlift.server.adapters.openai.embeddings import embeddings_job
 
 from tests.engine import tiny_encoder
 
@@ -26,6 +29,19 @@ async def test_the_client_gets_vectors_in_order(api):
     assert len(ids.data) == 1
     assert len(ids.data[0].embedding) == 10
     assert abs(np.linalg.norm(ids.data[0].embedding) - 1) < 1e-5
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+async def test_other_work_has_its_turn_while_many_vectors_are_written(form):
+    job = embeddings_job({"input": ["a"] * 300, "encoding_format": form}, ["tiny"])
+    results = [(np.full(64, number, np.float32), 1) for number in range(300)]
+    writing = asyncio.create_task(job.body(results))
+    num_turns = 0
+    while not writing.done():
+        await asyncio.sleep(0)
+        num_turns += 1
+    assert num_turns >= 300
+    assert json.loads(await writing) == job.answer(results)
 
 
 async def test_base64_is_little_endian_float32(api):

@@ -44,13 +44,31 @@ class EmbeddingsJob:
         Args:
             results: The vector and the number of tokens of each request, in their order.
         """
+        data = [self._entry(number, vector) for number, (vector, _) in enumerate(results)]
+        return {**self._frame(results), "data": data}
+
+    async def body(self, results: Sequence[tuple[Vector, int]]) -> bytes:
+        """Return the same as JSON, made in turns with other work of the event loop.
+
+        Thousands of vectors take seconds to write as text.
+
+        Args:
+            results: As of `answer`.
+        """
+        entries = []
+        for number, (vector, _) in enumerate(results):
+            entries.append(to_json(self._entry(number, vector)))
+            await asyncio.sleep(0)
+        frame = to_json(self._frame(results)).removesuffix(b"}")
+        return b'%b,"data":[%b]}' % (frame, b",".join(entries))
+
+    def _entry(self, number: int, vector: Vector) -> dict[str, Any]:
+        return {"object": "embedding", "index": number, "embedding": _encoded(vector, self.form)}
+
+    def _frame(self, results: Sequence[tuple[Vector, int]]) -> dict[str, Any]:
         num_tokens = sum(num for _, num in results)
-        data = [
-            {"object": "embedding", "index": number, "embedding": _encoded(vector, self.form)}
-            for number, (vector, _) in enumerate(results)
-        ]
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-        return {"object": "list", "data": data, "model": self.model, "usage": usage}
+        return {"object": "list", "model": self.model, "usage": usage}
 
 
 def embeddings_job(value: Any, served: Sequence[str]) -> EmbeddingsJob:
@@ -88,7 +106,7 @@ async def embeddings(server: ServerContext, exchange: Exchange) -> None:
     except RequestError as error:
         raise HttpError.of(_NAMES.translate(error)) from None
     pairs = [(result.vector(), result.num_tokens) for result in results]
-    await exchange.respond(to_json(job.answer(pairs)))
+    await exchange.respond(await job.body(pairs))
 
 
 async def rerank(server: ServerContext, exchange: Exchange) -> None:
