@@ -17,6 +17,7 @@ SCENARIOS = [
     "large_messages",
     "unfinished_messages",
     "slow_bodies",
+    "out_of_files",
     "idle_watchers",
     "queue_hog",
     "greedy_tenants",

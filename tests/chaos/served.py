@@ -40,6 +40,8 @@ class Setup:
     keepalive_s: int | None = None
     """Instead of the product's 30 s and 10 s."""
     max_files: int | None = None
+    """From the moment when it listens on."""
+    max_files_at_start: int | None = None
     folder: str | None = None
     """Of another model."""
     leak_bytes: int = 0
@@ -102,6 +104,8 @@ def main(folder, address, setup, pipe, log):
     prepare(inside, setup)
     config = ServerConfig(model=setup.folder or str(folder), listen=address, **setup.server)
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **setup.engine}
+    if setup.max_files_at_start is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (setup.max_files_at_start,) * 2)
     try:
         ready = pipe_ready(inside, pipe, setup.max_files)
         code = asyncio.run(run_server(engine_config(**settings), config, ready))

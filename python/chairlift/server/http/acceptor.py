@@ -21,6 +21,8 @@ _AT_ONCE: Final = 64
 """Connections that are accepted before anything else has its turn."""
 _PAUSE_S: Final = 0.25
 """Without a file: until the next attempt. Connections wait in the kernel's backlog meanwhile."""
+_SHARE_ENDED: Final = 16
+"""Without a file, one in so many connections gives way, of those without a request."""
 _LOG_PERIOD_S: Final = 60.0
 _NO_RESOURCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -90,7 +92,9 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
         self._pause = self._loop.call_later(_PAUSE_S, self._resume)
         if error.errno in _NO_RESOURCE:
-            self._connections.end_one()
+            # A few files would go to the next connections of the backlog, and none to a new one.
+            for _ in range(1 + len(self._connections) // _SHARE_ENDED):
+                self._connections.end_one()
         now = self._loop.time()
         if now - self._logged_at >= _LOG_PERIOD_S:
             self._logged_at = now
