@@ -1,4 +1,4 @@
-"""The quick form of every scenario; `make chaos SCENARIO=... SCALE=long` is the long one."""
+"""The quick form of the scenarios; `make chaos SCENARIO=... SCALE=long` is the long one."""
 
 import importlib
 
@@ -7,10 +7,16 @@ import pytest
 from tests.chaos import SCENARIOS
 from tests.chaos.figures import Scale
 
+SLOW = ("busy_callers", "costly_bodies", "greedy_tenants", "out_of_files")
+"""Scenarios of most of a minute, by servers of their own."""
+
 
 # A storm takes a minute where another test has the other core.
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SCENARIOS],
+)
 async def test_the_server_survives(name, lab):
     scenario = importlib.import_module(f"tests.chaos.{name}")
     figures = await scenario.run(Scale.QUICK, lab)

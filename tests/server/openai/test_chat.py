@@ -118,7 +118,12 @@ async def test_candidates_are_the_likeliest_tokens(api):
             assert entry.top_logprobs[0].token == entry.token
         body = {"prompt": "one", "logprobs": 2, "max_tokens": 3, "ignore_eos": True, "seed": 1}
         choice = (await served.post("/v1/completions", body)).json()["choices"][0]
-        assert [len(top) for top in choice["logprobs"]["top_logprobs"]] == [2, 2, 2]
+        # The token that was drawn comes beside the likeliest two, unless it is one of them.
+        for token, top in zip(
+            *map(choice["logprobs"].get, ("tokens", "top_logprobs")), strict=True
+        ):
+            assert token in top
+            assert len(top) in (2, 3)
         body = {"input": "one", "top_logprobs": 2, "include": ["message.output_text.logprobs"]}
         part = (await served.post("/v1/responses", body)).json()["output"][0]["content"][0]
         assert all(len(entry["top_logprobs"]) == 2 for entry in part["logprobs"])

@@ -24,7 +24,7 @@ from chairlift.server.adapters.openai.resuming import (
 )
 from chairlift.server.context import ServerContext
 from chairlift.server.http.errors import Disconnected, HttpError, refused
-from chairlift.server.http.exchange import Exchange, to_json
+from chairlift.server.http.exchange import Exchange, to_json_in_turns
 from chairlift.server.outbox import Outbox
 from chairlift.server.quotas import sequences_of
 from chairlift.server.requests import Requests
@@ -245,7 +245,8 @@ async def serve(server: ServerContext, exchange: Exchange, job: Job) -> None:
     except RequestError as error:
         raise HttpError.of(job.names.translate(error)) from None
     headers = (("content-type", "application/json"), *_names(generation))
-    await exchange.respond(to_json(answer.result()), headers=headers)
+    body = await to_json_in_turns(answer.result())
+    await exchange.respond(body, headers=headers)
 
 
 async def continue_stream(server: ServerContext, exchange: Exchange) -> None:
