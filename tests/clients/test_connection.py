@@ -150,7 +150,7 @@ def test_ranges_of_addresses_go_around_a_proxy(monkeypatch):
         ("[::1]:1", True),
         ("127.8.8.8:1", True),
         ("ipv4:127.0.0.1:1", True),
-        ("0.0.0.0:1", True),
+        ("0.0.0.0:1", False),
         ("[::ffff:127.0.0.1]:1", True),
         ("dns:///localhost", True),
         ("ipv6:[::1]:1", True),

@@ -52,8 +52,9 @@ async def engine(make_engine):
 async def test_the_memory_of_what_waits_is_bounded(engine, monkeypatch, request_):
     monkeypatch.setattr(text_queue, "MAX_TENANT_WAITING_BYTES", MOST)
     may_end = threading.Event()
+    own = text_queue.caller("", "")
     busy = [
-        asyncio.create_task(engine.texts.run(may_end.wait, tenant="", size=0)) for _ in range(4)
+        asyncio.create_task(engine.texts.run(may_end.wait, tenant=own, size=0)) for _ in range(4)
     ]
     await asyncio.sleep(0)
     tasks = [asyncio.create_task(engine.prepare(request_)) for _ in range(40)]

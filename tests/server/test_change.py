@@ -239,9 +239,9 @@ async def test_patterns_of_a_change_are_compiled_off_the_event_loop(serve):
         call = server.generation.Generate()
         await call.write(start("a", max_tokens=12, credit=1))
         await next_event(call, "tokens")
-        # All that this tenant may have of the threads for texts is busy.
+        # All threads for texts are busy.
         release, texts = threading.Event(), server.server._engine.texts
-        jobs = [asyncio.create_task(texts.run(release.wait, tenant="", size=1)) for _ in range(4)]
+        jobs = [asyncio.create_task(texts.run(release.wait, tenant=n, size=1)) for n in range(16)]
         await asyncio.sleep(0)
         await call.write(stopping("a", max_tokens=12, stop_regex=["."]))
         await call.write(credit("a", 100))

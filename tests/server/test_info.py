@@ -219,9 +219,9 @@ def test_every_count_of_the_scheduler_is_reported():
 
 async def test_a_memory_plan_holds_up_no_other_call(serve):
     async with serve() as server:
-        # All that this tenant may have of the threads for texts is busy.
+        # All threads for texts are busy.
         release, texts = threading.Event(), server.server._engine.texts
-        jobs = [asyncio.create_task(texts.run(release.wait, tenant="", size=1)) for _ in range(4)]
+        jobs = [asyncio.create_task(texts.run(release.wait, tenant=n, size=1)) for n in range(16)]
         await asyncio.sleep(0)
         planning = asyncio.ensure_future(server.info.PlanMemory(server_pb2.PlanMemoryRequest()))
         assert (await server.say(start("a"))).end("a").HasField("finished")

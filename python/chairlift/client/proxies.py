@@ -18,7 +18,7 @@ def proxy_of(address: str) -> str:
     Servers of this machine have none: a proxy could not reach them.
     """
     name = next((name for name in _VARIABLES if name in os.environ), None)
-    if name is None or is_local(address) or _is_excepted(host_of(address)):
+    if name is None or is_behind_none(address) or _is_excepted(host_of(address)):
         return ""
     try:
         proxy = urlsplit(os.environ[name])
@@ -28,6 +28,15 @@ def proxy_of(address: str) -> str:
     if proxy.scheme != "http" or not place:
         return ""  # gRPC knows no other proxies, and goes without
     return f"by the proxy {place} of {name}"
+
+
+def is_behind_none(address: str) -> bool:
+    """Return whether no proxy can reach a server: one of this machine.
+
+    The unspecified address reaches this machine, too. It is none that a token may be sent to in
+    plain text, since another system may read it in another way.
+    """
+    return is_local(address) or host_of(address) in {"0.0.0.0", "::"}
 
 
 def _is_excepted(host: str) -> bool:

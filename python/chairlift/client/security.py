@@ -101,7 +101,7 @@ def is_local(address: str) -> bool:
         return host == "localhost"
     if isinstance(number, ipaddress.IPv6Address) and number.ipv4_mapped is not None:
         number = number.ipv4_mapped
-    return number.is_loopback or number.is_unspecified
+    return number.is_loopback
 
 
 def host_of(address: str) -> str:

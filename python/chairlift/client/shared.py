@@ -28,10 +28,10 @@ from chairlift.client.calls import Awaiting, Blocking, Call, unary
 from chairlift.client.embed import embed_request
 from chairlift.client.failures import from_call, from_event, is_end
 from chairlift.client.options import UpdateOptions
-from chairlift.client.proxies import proxy_of
+from chairlift.client.proxies import is_behind_none, proxy_of
 from chairlift.client.recovery import Recovery
 from chairlift.client.retries import SERVICE_CONFIG
-from chairlift.client.security import Metadata, Security, is_local
+from chairlift.client.security import Metadata, Security
 from chairlift.client.start import checked_credit, duration_of, new_update
 from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.v1 import (
@@ -74,7 +74,7 @@ class BaseClient:
             # Otherwise a new channel waits for the retries of an older one to the same address.
             ("grpc.use_local_subchannel_pool", 1),
             # Variables such as http_proxy are for other machines: a proxy cannot reach this one.
-            ("grpc.enable_http_proxy", int(not is_local(address))),
+            ("grpc.enable_http_proxy", int(not is_behind_none(address))),
         )
         self._channel: Any = (
             channels.insecure_channel(address, options=options)

@@ -57,7 +57,8 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept no further connection, and end those in a handshake."""
-        self._loop.remove_reader(self._listener)
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
         if self._pause is not None:
             self._pause.cancel()
         self._listener.close()
@@ -89,7 +90,8 @@ class Acceptor:
 
     def _on_error(self, error: OSError) -> None:
         """Pause: the kernel reports the listener as ready until the connection is accepted."""
-        self._loop.remove_reader(self._listener)
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
         self._pause = self._loop.call_later(_PAUSE_S, self._resume)
         if error.errno in _NO_RESOURCE:
             # A few files would go to the next connections of the backlog, and none to a new one.
