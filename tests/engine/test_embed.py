@@ -133,10 +133,9 @@ def test_a_long_input_is_refused_or_truncated(encoder):
     _, folder = encoder
     text = " ".join(["lift"] * 200)
     with Engine(folder, dtype="float32") as engine:
-        with pytest.raises(
-            RequestError, match="is 96 tokens, .*expected at most 96 tokens, got 202"
-        ):
+        with pytest.raises(RequestError, match="expected at most 96 tokens, got 202") as refused:
             vectors(engine, [text])
+        assert "maximum context length is 96 tokens" in refused.value.message
         (cut,) = vectors(engine, [text], truncate=True)
         (short,) = vectors(engine, [" ".join(["lift"] * 94)])
     assert np.array_equal(cut, short)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import fields
 from http import HTTPStatus
 from typing import Any, Final
@@ -40,6 +40,7 @@ MAX_ATTEMPTS: Final = 8
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 30.0
 _QUEUE_TIMEOUT_S: Final = 3600.0
+_CLOSE_S: Final = 10.0
 """The lines of a job have time."""
 _MARGIN_BYTES: Final = 1024
 """Of a message, for what the client adds to a request."""
@@ -77,8 +78,14 @@ class RemoteRunner:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._loop.run(self._stack.aclose())
+        self._loop.run(self._close())
         self._loop.close()
+
+    async def _close(self) -> None:
+        """Close the connection; a server that is going may not answer any more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._stack.aclose()
 
     async def _connect(self) -> None:
         client = connected(self._target, **self._security)
