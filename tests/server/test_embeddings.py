@@ -309,7 +309,7 @@ async def abort(server, num, **call):
 async def test_inputs_that_another_call_aborts_end_as_aborted(serve):
     async with serve(**PATIENT) as server:
         call = server.embedding.Embed(embed_request(TEXTS[:2]))
-        await abort(server, 2)
+        await abort(server, 1)  # the call ends as a whole, and its other input with it
         status = await status_of(call)
         assert (status.code, status.reason) == (Code.ABORTED, "ABORTED")
         stream = server.embedding.EmbedStream(messages(TEXTS[:3]))
