@@ -83,6 +83,8 @@ MAY_PASS = {
     "nested repetitions": ("regex", "(((a{1,100}){1,100}){1,100}){1,100}"),
     "repetitions in a grammar": ("lark", 'start: ((("a"{1,100}){1,100}){1,100}){1,100}'),
     "many alternatives": ("lark", "start: " + " | ".join(['"a"'] * 40_000)),
+    "alternatives behind a text": ("lark", "start: " + " | ".join(['"a" "b"'] * 20_000)),
+    "ambiguous": ("lark", 'start: s\ns: s s s | s s | "a" |'),
     "many properties": (
         "json_schema",
         json.dumps({"properties": {f"p{i}": {"type": "null"} for i in range(9000)}}),

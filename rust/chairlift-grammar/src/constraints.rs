@@ -100,12 +100,17 @@ impl Constraints {
         self.slot_of.is_empty()
     }
 
-    /// Gives a sequence that begins in a slot its constraint; what the slot held is forgotten.
+    /// Gives a sequence that begins in a slot its constraint; what the slot held is forgotten. The sequences of a request share a
+    /// budget of processor time.
     ///
     /// # Panics
     /// If there is no such slot.
-    pub fn begin(&mut self, slot: usize, key: Key, matcher: Matcher) {
+    pub fn begin(&mut self, slot: usize, key: Key, mut matcher: Matcher) {
         self.clear(slot);
+        let sibling = self.slot_of.iter().find(|(other, _)| other.0 == key.0);
+        if let Some(sibling) = sibling.and_then(|(_, &slot)| self.at(slot)) {
+            matcher.share_budget(&sibling);
+        }
         self.num_words = matcher.num_words();
         self.slots[slot] = Some((key, Arc::new(Mutex::new(matcher))));
         self.slot_of.insert(key, slot);

@@ -127,9 +127,11 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// A parser at the start of a text. Its lexer is its own: an error in it is no other sequence's.
+    /// A parser at the start of a text, which can be cancelled. Its lexer is its own: an error in it is no other sequence's.
     pub(crate) fn parser(&self) -> TokenParser {
-        self.parser.deep_clone()
+        let mut parser = self.parser.deep_clone();
+        parser.enable_cancellation();
+        parser
     }
 
     pub(crate) fn vocabulary(&self) -> &Vocabulary {

@@ -11,12 +11,14 @@
 //! - [`matcher`]: where one sequence is in its grammar; a function of its tokens by position.
 //! - [`patterns`]: what patterns of keys match.
 //! - [`constraints`]: the matchers of all sequences, and the masks of a step.
+//! - [`processor_time`]: what the parsers of a request may use.
 //! - [`workers`]: the threads that compute masks beside the forward pass.
 
 pub mod constraints;
 pub mod grammar;
 pub mod matcher;
 pub mod patterns;
+mod processor_time;
 pub mod source;
 pub mod vocabulary;
 mod workers;

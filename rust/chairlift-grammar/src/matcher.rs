@@ -7,7 +7,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use llguidance::{TokenParser, api::StopReason, panic_utils};
 
-use crate::grammar::Grammar;
+use crate::{grammar::Grammar, processor_time::Budget};
 
 /// What a mask is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,7 @@ pub struct Matcher {
     grammar: Arc<Grammar>,
     /// None before the first use, which is on a thread for masks, and after an error.
     parser: Option<Box<TokenParser>>,
+    budget: Arc<Budget>,
     num_prompt: usize,
     /// The tokens that the parser has taken: output, then perhaps drafts.
     tokens: Vec<i32>,
@@ -44,12 +45,19 @@ impl Matcher {
         Self {
             grammar,
             parser: None,
+            budget: Budget::new(),
             num_prompt,
             tokens: Vec::new(),
             num_known: 0,
             ends_early,
             has_failed: false,
         }
+    }
+
+    /// Shares the processor time of another sequence of the same request, for which more is allowed then.
+    pub(crate) fn share_budget(&mut self, other: &Self) {
+        self.budget = Arc::clone(&other.budget);
+        self.budget.add_sequence();
     }
 
     /// Sets whether an end may be drawn wherever the grammar may end, and not only where it must.
@@ -139,6 +147,7 @@ impl Matcher {
     pub fn follow(&mut self, tokens: &[i32]) {
         for &token in tokens {
             self.num_known += 1;
+            self.budget.add_token();
             if self.seek(self.num_prompt + self.num_known, token).is_err() {
                 // A step was not followed: nothing is known about the place in the grammar.
                 self.has_failed = true;
@@ -205,7 +214,7 @@ impl Matcher {
         });
     }
 
-    /// None if this, or something before, went wrong: the parser's state is then unknown.
+    /// None if this, or something before, went wrong or took too long: the parser's state is then unknown.
     fn with_parser<T>(
         &mut self,
         f: impl FnOnce(&mut TokenParser) -> Result<T, anyhow::Error>,
@@ -213,15 +222,19 @@ impl Matcher {
         if self.has_failed {
             return None;
         }
-        let grammar = &self.grammar;
-        let parser = self
-            .parser
-            .get_or_insert_with(|| Box::new(grammar.parser()));
-        let result = panic_utils::catch_unwind(AssertUnwindSafe(|| f(parser)));
-        if result.is_err() {
+        if self.parser.is_none() {
+            let grammar = &self.grammar;
+            self.parser = self.budget.run(None, || Box::new(grammar.parser()));
+        }
+        let result = self.parser.as_mut().and_then(|parser| {
+            let handle = parser.cancellation_handle();
+            let operation = || panic_utils::catch_unwind(AssertUnwindSafe(|| f(parser)));
+            self.budget.run(handle, operation)?.ok()
+        });
+        if result.is_none() {
             self.has_failed = true;
             self.parser = None;
         }
-        result.ok()
+        result
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::world::{
     END, Random, allowed, compile, compiler, mask, mask_behind, schema, text, tokens, walk,
 };
-use chairlift_grammar::{CompileError, Matcher, Source, Vocabulary, source, vocabulary::NoEnd};
+use chairlift_grammar::{
+    CompileError, Matcher, Source, Vocabulary, matcher::Outcome, source, vocabulary::NoEnd,
+};
 use serde_json::Value;
 
 const PERSON: &str = r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 8},
@@ -222,6 +224,32 @@ fn large_and_deep_sources_are_refused_or_compiled_and_end() {
         if let Err(CompileError(message)) = mask {
             assert!(!message.contains("panic"), "{name}: {message}");
         }
+    }
+}
+
+#[test]
+fn a_grammar_that_takes_too_long_at_a_token_ends_its_sequence() {
+    let alternatives = |n: usize| vec!["\"a\""; n].join(" | ");
+    let late = format!("start: \"b\" x\nx: {}", alternatives(20_000));
+    for (name, source, text) in [
+        ("at once", format!("start: {}", alternatives(40_000)), ""),
+        ("behind a text", late, "b"),
+        // Each token has as many ways as there are pairs of those before it.
+        (
+            "ambiguous",
+            "start: s\ns: s s | \"a\" |".into(),
+            &*"a".repeat(900),
+        ),
+    ] {
+        let grammar = compiler().compile(&Source::Lark(source)).expect(name);
+        let mut matcher = Matcher::new(Arc::new(grammar), 0, true);
+        let mut mask = vec![0; crate::world::num_words()];
+        let mut outcome = matcher.mask(&mut mask);
+        for byte in text.bytes() {
+            matcher.follow(&[crate::world::FIRST_BYTE + i32::from(byte)]);
+            outcome = matcher.mask(&mut mask);
+        }
+        assert_eq!(outcome, Outcome::TooComplex, "{name}");
     }
 }
 
