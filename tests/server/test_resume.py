@@ -1,6 +1,9 @@
 """A request with a window outlives its stream: no token is lost, and none comes twice."""
 
+import time
+
 import grpc
+from chairlift.server.requests import Requests
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
@@ -281,3 +284,22 @@ async def test_a_drain_waits_for_no_request_without_a_stream(serve):
         await server.server.stop(60)
         assert not server.server._context.resumables.by_handle
         assert not server.server.has_leaked
+
+
+async def test_a_call_that_ends_before_its_request_is_accepted_leaves_nothing(serve):
+    async with serve() as server:
+        context = server.server._context
+        with context.outboxes.open() as outbox:
+            requests = Requests(
+                context, outbox, tenant="", connection="", time_remaining=lambda: None
+            )
+            await requests.start(window(max_tokens=LONG).start)
+            (live,) = requests._by_label.values()
+            # The engine has it now, and what it answers waits behind this coroutine.
+            while live.engine_id is None:
+                time.sleep(0)
+            requests.abandon()
+        with context.outboxes.open() as other:
+            await server.until_idle()
+            assert not other
+            assert len(context.resumables) == 0

@@ -255,6 +255,8 @@ class Requests:
         """Return whether a request outlives this call: its client may have its handle."""
         return (
             live.resumable is not None
+            # The engine gives the id, and `Accepted` is delivered later.
+            and live.stage is not Stage.SUBMITTED
             and live.engine_id is not None
             and self._outbox.may_be_known(live.engine_id)
             and not live.aborted

@@ -30,8 +30,8 @@ pub struct Posted {
 /// Streams, tracks of requests, and what is measured on the way.
 #[derive(Debug)]
 pub struct Outboxes {
-    streams: Vec<Option<Stream>>,
-    free: Vec<StreamId>,
+    streams: HashMap<StreamId, Stream>,
+    num_opened: usize,
     tracks: HashMap<RequestId, Track>,
     logs: HashMap<LogId, Log>,
     num_logs: u64,
@@ -47,8 +47,8 @@ impl Outboxes {
     /// `max_token_bytes` of unsent tokens make a stream full; the histograms are of seconds.
     pub fn new(max_token_bytes: usize, first_token: Histogram, inter_token: Histogram) -> Self {
         Self {
-            streams: Vec::new(),
-            free: Vec::new(),
+            streams: HashMap::new(),
+            num_opened: 0,
             tracks: HashMap::new(),
             logs: HashMap::new(),
             num_logs: 0,
@@ -59,20 +59,17 @@ impl Outboxes {
         }
     }
 
-    /// A stream with nothing to send.
+    /// A stream with nothing to send. Its number was no other one's: what is late for a stream that is closed reaches nothing.
     pub fn open(&mut self) -> StreamId {
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.streams.push(None);
-            StreamId(self.streams.len() - 1)
-        });
-        self.streams[id.0] = Some(Stream::default());
+        let id = StreamId(self.num_opened);
+        self.num_opened += 1;
+        self.streams.insert(id, Stream::default());
         id
     }
 
     /// Forgets a stream and the requests that still send to it.
     pub fn close(&mut self, id: StreamId) {
-        if self.streams.get_mut(id.0).and_then(Option::take).is_some() {
-            self.free.push(id);
+        if self.streams.remove(&id).is_some() {
             self.tracks.retain(|_, track| track.stream != id);
         }
     }
@@ -130,7 +127,7 @@ impl Outboxes {
             return;
         };
         let mut log = log_of(&mut self.logs, track.options.log);
-        if let Some(stream) = self.streams[track.stream.0].as_mut() {
+        if let Some(stream) = self.streams.get_mut(&track.stream) {
             let all = 0..track.answers.len();
             let ended = if last { all } else { index..index + 1 };
             for index in ended {
@@ -161,7 +158,7 @@ impl Outboxes {
     /// Forgets a request; what it has not sent is lost.
     pub fn forget(&mut self, request: RequestId) {
         if let Some(track) = self.tracks.remove(&request)
-            && let Some(stream) = self.streams[track.stream.0].as_mut()
+            && let Some(stream) = self.streams.get_mut(&track.stream)
         {
             stream.withdraw(request, track.num_due_bytes());
         }
@@ -199,15 +196,15 @@ impl Outboxes {
         let Some(track) = self.tracks.get_mut(&request) else {
             return false;
         };
-        if self.streams.get(to.0).is_none_or(Option::is_none) {
+        if !self.streams.contains_key(&to) {
             return false;
         }
-        if let Some(from) = self.streams[track.stream.0].as_mut() {
+        if let Some(from) = self.streams.get_mut(&track.stream) {
             from.withdraw(request, track.num_due_bytes());
         }
         track.stream = to;
         track.request_id = request_id.as_bytes().to_vec();
-        let Some(stream) = self.streams[to.0].as_mut() else {
+        let Some(stream) = self.streams.get_mut(&to) else {
             return false;
         };
         for (index, answer) in track.answers.iter().enumerate() {
@@ -224,7 +221,7 @@ impl Outboxes {
     /// A live request is moved to the stream afterwards: its later events follow.
     pub fn replay(&mut self, id: LogId, to: StreamId, request_id: &str, after: u32) -> bool {
         let log = self.logs.get_mut(&id);
-        let stream = self.streams.get_mut(to.0).and_then(Option::as_mut);
+        let stream = self.streams.get_mut(&to);
         let (Some(log), Some(stream)) = (log, stream) else {
             return false;
         };
@@ -275,7 +272,7 @@ impl Outboxes {
             let kept = track.answers[index].tokens.len();
             let is_due = track.keep(index, output);
             let answer = &mut track.answers[index];
-            let Some(stream) = self.streams[track.stream.0].as_mut() else {
+            let Some(stream) = self.streams.get_mut(&track.stream) else {
                 continue;
             };
             if answer.is_due {
@@ -297,7 +294,7 @@ impl Outboxes {
 
     /// Everything that waits for a stream, as messages.
     pub fn take(&mut self, id: StreamId) -> Vec<Vec<u8>> {
-        let Some(stream) = self.streams.get_mut(id.0).and_then(Option::as_mut) else {
+        let Some(stream) = self.streams.get_mut(&id) else {
             return Vec::new();
         };
         let mut due = std::mem::take(&mut stream.due);
@@ -315,8 +312,7 @@ impl Outboxes {
 
     /// Whether a stream has nothing to send.
     pub fn is_empty(&self, id: StreamId) -> bool {
-        let stream = self.streams.get(id.0).and_then(Option::as_ref);
-        stream.is_none_or(Stream::is_empty)
+        self.streams.get(&id).is_none_or(Stream::is_empty)
     }
 
     /// Requests that are tracked.
@@ -340,7 +336,7 @@ impl Outboxes {
     }
 
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
-        self.streams.get_mut(id.0).and_then(Option::as_mut)
+        self.streams.get_mut(&id)
     }
 }
 

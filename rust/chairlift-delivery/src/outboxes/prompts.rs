@@ -26,7 +26,7 @@ impl Outboxes {
         let Some(track) = self.tracks.get_mut(&event.request) else {
             return false;
         };
-        let Some(stream) = self.streams[track.stream.0].as_mut() else {
+        let Some(stream) = self.streams.get_mut(&track.stream) else {
             return true;
         };
         let piece = scores.output(
