@@ -228,6 +228,7 @@ class Pooling:
     second: str | None = None  # of a pair, whose first text is the prompt
     truncate: bool = False  # leave out the end of an input that is too long, else refuse it
     prompt_name: str | None = None  # of the model's text before the input; None is its default
+    input_type: str | None = None  # what the input is for, such as `query`: names the text, too
 
 
 @dataclass(frozen=True, slots=True)

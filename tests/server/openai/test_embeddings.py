@@ -140,3 +140,88 @@ async def test_one_list_of_ids_may_be_longer_than_the_list_of_inputs(api):
         response = await served.post("/v1/embeddings", body)
         assert response.status == 200
         assert len(response.json()["data"]) == 1
+
+
+PROMPTS = {"query": "up: ", "passage": "down: ", "classification": "ride: "}
+
+
+def with_prompts(folder, prompts, **general):
+    tiny_encoder.write(folder)
+    described = json.dumps({"prompts": prompts, **general})
+    (folder / "config_sentence_transformers.json").write_text(described)
+    module = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
+    (folder / "modules.json").write_text(json.dumps([module]))
+    return folder
+
+
+async def vector(served, text, **fields):
+    body = {"model": "tiny", "input": text, **fields}
+    response = await served.post("/v1/embeddings", body)
+    assert response.status == 200, response.error
+    return response.json()["data"][0]["embedding"]
+
+
+@pytest.mark.parametrize(
+    ("given", "before"),
+    [
+        ("query", "up: "),
+        ("search_query", "up: "),
+        ("document", "down: "),
+        ("passage", "down: "),
+        ("search_document", "down: "),
+        ("classification", "ride: "),
+        (None, ""),
+    ],
+)
+async def test_an_input_type_names_the_prompt(api, tmp_path, given, before):
+    async with api(model=with_prompts(tmp_path, PROMPTS)) as served:
+        typed = await vector(served, "lift", input_type=given)
+        assert typed == await vector(served, f"{before}lift")
+
+
+@pytest.mark.parametrize("given", ["query", "search_document", "own"])
+async def test_without_a_prompt_for_it_a_role_has_none(api, tmp_path, given):
+    folder = with_prompts(tmp_path, {"own": "x: "}, default_prompt_name="own")
+    async with api(model=folder) as served:
+        typed = await vector(served, "lift", input_type=given)
+        assert typed == await vector(served, "lift", prompt_name="own" if given == "own" else "")
+
+
+async def test_a_prompt_before_token_ids_is_refused_by_name(api, tmp_path):
+    async with api(model=with_prompts(tmp_path, PROMPTS)) as served:
+        for field in ("input_type", "prompt_name"):
+            body = {"model": "tiny", "input": [5, 6], field: "query"}
+            response = await served.post("/v1/embeddings", body)
+            assert (response.status, response.error["param"]) == (400, field)
+        body = {"model": "tiny", "input": [5, 6]}
+        assert (await served.post("/v1/embeddings", body)).status == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input_type": "clustering"},
+        {"input_type": 3},
+        {"input_type": "query", "prompt_name": "query"},
+    ],
+)
+async def test_an_input_type_that_is_no_prompt_is_refused_by_name(api, tmp_path, fields):
+    async with api(model=with_prompts(tmp_path, PROMPTS)) as served:
+        response = await served.post("/v1/embeddings", {"model": "tiny", "input": "lift", **fields})
+        assert (response.status, response.error["param"]) == (400, "input_type")
+
+
+async def test_a_model_without_prompts_takes_any_input_type(api, tmp_path):
+    async with api(model=with_prompts(tmp_path, {})) as served:
+        assert await vector(served, "lift", input_type="clustering") == await vector(served, "lift")
+
+
+async def test_a_ranking_puts_prompts_before_query_and_documents(api, tmp_path):
+    async with api(model=with_prompts(tmp_path, PROMPTS)) as served:
+        body = {"model": "tiny", "query": "lift", "documents": ["chair"], "input_type": "x"}
+        response = await served.post("/v1/rerank", body)
+        (entry,) = response.json()["results"]
+        query = await vector(served, "up: lift")
+        document = await vector(served, "down: chair")
+        cosine = np.dot(query, document) / np.linalg.norm(query) / np.linalg.norm(document)
+        assert abs(entry["relevance_score"] - cosine) < 1e-5

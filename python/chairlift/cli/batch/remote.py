@@ -176,6 +176,9 @@ class RemoteRunner:
     async def _vectors(self, requests: Sequence[types.Request]) -> list[tuple[Any, int]]:
         inputs = [request.prompt for request in requests]
         pooling = requests[0].pooling or types.Pooling()
+        if pooling.input_type is not None:
+            message = "input_type: not supported with --target: prompt_name names the prompt"
+            raise RequestError(Reason.UNSUPPORTED, message, field="input_type")
         try:
             found = await self._client.embed(
                 inputs,  # type: ignore[arg-type]

@@ -26,11 +26,9 @@ def rerank_requests(
             Request(query, pooling=Pooling(PoolingTask.CLASSIFY, second=text, truncate=truncate))
             for text in documents
         ]
-    names = dict(abilities.prompts)
-    query_prompt = "query" if "query" in names else None
     normalize = True if abilities.similarity == "cosine" else None
-    first = Pooling(normalize=normalize, truncate=truncate, prompt_name=query_prompt)
-    others = Pooling(normalize=normalize, truncate=truncate)
+    first = Pooling(normalize=normalize, truncate=truncate, input_type="query")
+    others = Pooling(normalize=normalize, truncate=truncate, input_type="document")
     return [Request(query, pooling=first), *(Request(text, pooling=others) for text in documents)]
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from chairlift import checks
 from chairlift.engine.pooling.pooled import PoolingAbilities
+from chairlift.engine.pooling.prompts import check_without_text, prompt_text
 from chairlift.engine.prepare.text_queue import TextLimits, context_words
 from chairlift.errors import Reason, RequestError
 from chairlift.types import Chat, Pooling, Prompt, Request
@@ -57,7 +58,7 @@ def pooling_ids(
         expected = "text or token ids, got a conversation"
         raise _bad(expected)
     if isinstance(prompt, str):
-        before = _prompt_text(asked.prompt_name, abilities)
+        before = prompt_text(asked, abilities)
         text = before + prompt
         if before and not abilities.pools_prompt and not abilities.labels:
             num_prompt = _num_prompt(encoder, before, special=request.add_special_tokens)
@@ -71,6 +72,7 @@ def pooling_ids(
         if asked.second is not None:
             expected = "a text as the second of the pair is, got token ids"
             raise _bad(expected)
+        check_without_text(asked, abilities)
         ids = checks.token_ids(prompt, "token_ids", vocab_size)
         ids = ids[:most] if asked.truncate else ids
     if keep is not None:
@@ -116,18 +118,5 @@ def _too_long(most: int, got: int, at_least: str = "") -> RequestError:
     return RequestError(Reason.PROMPT_TOO_LONG, message, field="input")
 
 
-def _prompt_text(name: str | None, abilities: PoolingAbilities) -> str:
-    """Return what goes before an input."""
-    prompts = dict(abilities.prompts)
-    name = abilities.default_prompt if name is None else name
-    if not name:
-        return ""
-    if name not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
-        expected = f"one of the model's prompts ({known}), got another"
-        raise _bad(expected, name="prompt_name")
-    return prompts[name]
-
-
-def _bad(expected: str, name: str = "input") -> RequestError:
-    return RequestError(Reason.BAD_PARAMETER, f"{name}: expected {expected}", field=name)
+def _bad(expected: str) -> RequestError:
+    return RequestError(Reason.BAD_PARAMETER, f"input: expected {expected}", field="input")

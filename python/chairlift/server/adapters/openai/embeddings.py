@@ -24,7 +24,14 @@ from chairlift.types import Pooling, Request
 
 MAX_INPUTS: Final = 2048
 
-_NAMES: Final = Names({"prompt": "input", "prompt_name": "prompt_name", "token_ids": "input"})
+_NAMES: Final = Names(
+    {
+        "prompt": "input",
+        "prompt_name": "prompt_name",
+        "input_type": "input_type",
+        "token_ids": "input",
+    }
+)
 _RERANK_NAMES: Final = Names({"prompt": "documents", "input": "documents"})
 
 
@@ -84,6 +91,7 @@ def embeddings_job(value: Any, served: Sequence[str]) -> EmbeddingsJob:
         dimensions=fields.take("dimensions"),
         truncate=_truncates(fields),
         prompt_name=fields.take("prompt_name"),
+        input_type=fields.text("input_type") or None,
     )
     form = fields.one_of("encoding_format", "float", "base64")
     fields.drop(*rules.IGNORED_OF_VECTORS)
@@ -124,7 +132,8 @@ async def rerank(server: ServerContext, exchange: Exchange) -> None:
         query, documents = _query(fields), _texts(fields.items("documents"))
         top, returns = fields.take("top_n"), fields.flag("return_documents")
         truncate = _truncates(fields)
-        fields.drop(*rules.IGNORED_OF_VECTORS)
+        # A ranking knows which text is the query.
+        fields.drop("input_type", *rules.IGNORED_OF_VECTORS)
         fields.end()
         if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
             raise bad("top_n", "a number of at least 1", top)

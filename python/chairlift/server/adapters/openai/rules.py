@@ -30,11 +30,7 @@ IGNORED_OF_RESPONSES: Final = (
     # client, images, programs of OpenAI's.
     *("max_tool_calls", "background_options", "image", "access_programs"),
 )
-IGNORED_OF_VECTORS: Final = (
-    *_OF_CALLERS,
-    # Instructions before an input are named by `prompt_name`, as the model's own files do.
-    "input_type",
-)
+IGNORED_OF_VECTORS: Final = _OF_CALLERS
 
 NEUTRAL: Final = {
     "use_beam_search": False,
