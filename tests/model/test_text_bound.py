@@ -1,11 +1,12 @@
 """No token stands for more bytes than the bound says, and where that may be there is none."""
 
 import pytest
+from chairlift.errors import ModelError
 from chairlift.model.text_bound import longest_token_bytes
 from chairlift.model.tokenizer import Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from tests.tokenizer_families import FAMILIES, TEXTS, byte_fallback_bpe, byte_level_bpe, unigram
@@ -99,3 +100,26 @@ def test_an_unknown_character_counts_as_its_bytes():
     backend.normalizer = normalizers.Replace(" ", "▁")
     assert longest_token_bytes(backend) == 4
     assert longest_token_bytes(byte_fallback_bpe()) is not None
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [decoders.Replace("e", "x" * 2**20)],
+        [decoders.WordPiece(), decoders.Replace("e", "eee")] + [decoders.Replace("e", "eee")] * 3,
+        [decoders.Replace(Regex("."), "x" * 100)],
+        [decoders.Replace("", "x" * 100)],
+    ],
+)
+def test_a_decoder_that_multiplies_texts_is_refused_without_generation_too(steps):
+    backend = unigram()
+    backend.decoder = decoders.Sequence(steps)
+    with pytest.raises(ModelError, match="the replacements of the decoder make texts"):
+        Tokenizer(backend, generates=False)
+
+
+def test_any_decoder_that_keeps_lengths_will_do_without_generation():
+    backend = unigram()
+    steps = [decoders.WordPiece(), decoders.CTC(), decoders.Metaspace(), decoders.Replace("e", "é")]
+    backend.decoder = decoders.Sequence(steps)
+    Tokenizer(backend, generates=False)

@@ -7,7 +7,7 @@ bound: Unicode normalization shortens text, and some tokenizers give a whole wor
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import tokenizers
@@ -16,7 +16,7 @@ from chairlift.errors import ModelError
 from chairlift.model.token_table import GPT2_CHARACTERS
 
 MAX_GROWTH: Final = 64
-"""Times as many bytes as a text has that the replacements of a normalizer may make of it."""
+"""Times as many bytes as a text has that a normalizer or decoder may make of it."""
 
 _MAX_CHARACTER_BYTES = 4
 """Of one character in UTF-8."""
@@ -55,14 +55,24 @@ def longest_token_bytes(backend: tokenizers.Tokenizer) -> int | None:
     return None
 
 
-def check_growth(backend: tokenizers.Tokenizer) -> None:
-    """Check that no text becomes much longer before it is encoded.
+def check_growth(backend: tokenizers.Tokenizer, *, decodes: bool) -> None:
+    """Check that no text becomes much longer before it is encoded, or as it is decoded.
+
+    Args:
+        backend: What `tokenizer.json` describes.
+        decodes: Its decoder makes texts; that of a model that gives text is a table of its own.
 
     Raises:
-        ModelError: The replacements of the normalizer may multiply a text without bound.
+        ModelError: The replacements of the normalizer or decoder may multiply a text without bound.
     """
+    _check_steps(_steps(backend.normalizer, "normalizers"), "normalizer")
+    if decodes:
+        _check_steps(_steps(backend.decoder, "decoders"), "decoder")
+
+
+def _check_steps(steps: Iterable[dict[str, Any]], what: str) -> None:
     growth = 1.0
-    for step in _steps(backend.normalizer, "normalizers"):
+    for step in steps:
         if step["type"] == "Replace":
             # A pattern may match any character, or none.
             old = max(len(step["pattern"].get("String", "").encode()), 1)
@@ -71,17 +81,19 @@ def check_growth(backend: tokenizers.Tokenizer) -> None:
             growth *= max(len(step["prepend"].encode()) / MAX_GROWTH, 1.0)
         if growth > MAX_GROWTH:
             message = (
-                "the replacements of the normalizer make texts more than"
-                f" {MAX_GROWTH} times as long"
+                f"the replacements of the {what} make texts more than {MAX_GROWTH} times as long"
             )
             raise ModelError(message)
 
 
 def _steps(
-    component: tokenizers.normalizers.Normalizer | tokenizers.pre_tokenizers.PreTokenizer | None,
+    component: tokenizers.normalizers.Normalizer
+    | tokenizers.pre_tokenizers.PreTokenizer
+    | tokenizers.decoders.Decoder
+    | None,
     inner: str,
 ) -> Iterator[dict[str, Any]]:
-    """Return the steps of a normalizer or pre-tokenizer, as tokenizer.json describes them."""
+    """Return the steps of a part of a tokenizer, as tokenizer.json describes them."""
     if component is not None:
         yield from _flat(json.loads(component.__getstate__()), inner)
 

@@ -92,14 +92,15 @@ class Tokenizer:
             generates: The model gives text, token by token; else any decoder will do.
 
         Raises:
-            ModelError: The decoder is of an unknown kind, and the model gives text.
+            ModelError: The decoder is of an unknown kind, and the model gives text; or texts become
+                much longer.
         """
         self.special_tokens = dict(special_tokens or {})
         self._chat_templates = dict(chat_templates or {})
         self._templates = TemplateProcess()
         self._backend = backend
         self._decoding = read_decoding(backend) if generates else NO_DECODING
-        check_growth(backend)
+        check_growth(backend, decodes=not generates)
         # A file may hold the limits of a training set; only the request decides what to cut.
         backend.no_truncation()
         backend.no_padding()
