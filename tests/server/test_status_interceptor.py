@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import grpc
 import pytest
+from chairlift.errors import Reason, RequestError
 from chairlift.server.status_interceptor import StatusInterceptor
 from chairlift.v1 import generation_pb2 as pb
 
@@ -146,3 +148,37 @@ async def test_a_reset_amid_a_write_is_no_error_of_the_server(serve, caplog, pat
                 await server.until_idle()
         await server.until_idle()
     assert not complaints()
+
+
+async def test_a_client_that_is_gone_before_the_status_is_no_failure(caplog):
+    """The call's reset makes gRPC raise an error of its own as the status is sent."""
+
+    class Reset:
+        """The context of a call whose client is gone."""
+
+        def peer(self):
+            return "unix:"
+
+        async def write(self, data):
+            raise AssertionError
+
+        async def abort_with_status(self, status):
+            raise grpc.aio.InternalError
+
+    async def refuse(request, context):
+        raise RequestError(Reason.BAD_PARAMETER, "input: expected a text")
+
+    async def messages():
+        yield b""
+
+    handler = grpc.unary_unary_rpc_method_handler(refuse)
+    continuation = asyncio.Future()
+    continuation.set_result(handler)
+    reasons = []
+    interceptor = StatusInterceptor(on_failure=lambda _, reason: reasons.append(reason))
+    details = SimpleNamespace(method="/test/UnaryUnary")
+    wrapped = await interceptor.intercept_service(lambda _: continuation, details)
+    with caplog.at_level(logging.WARNING):
+        await wrapped.stream_stream(messages(), Reset())
+    assert reasons == [Reason.BAD_PARAMETER]
+    assert not caplog.records

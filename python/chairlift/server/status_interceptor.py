@@ -115,15 +115,22 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if isinstance(error, grpc.aio.AbortError) or _is_real_cancellation(error):
             raise error
         if isinstance(error, grpc.aio.InternalError):
-            # A write failed on the client's reset; gRPC cancels the task a moment later.
-            _log.debug("the client ended the call amid a write", extra=fields(method=method))
+            _log_reset(method)
             return
         if not isinstance(error, RequestError):
             _log.error("a handler failed", exc_info=error, extra=fields(method=method))
             error = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
         self._on_failure(method, error.reason)
-        await received.drain()
-        await context.abort_with_status(to_status(error))
+        try:
+            await received.drain()
+            await context.abort_with_status(to_status(error))
+        except grpc.aio.InternalError:
+            _log_reset(method)
+
+
+def _log_reset(method: str) -> None:
+    """Log that gRPC could not send to a client; it cancels the task a moment later."""
+    _log.debug("the client ended the call amid a write", extra=fields(method=method))
 
 
 async def _write_all(responses: Any, context: ServicerContext) -> None:
