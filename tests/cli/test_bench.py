@@ -78,9 +78,10 @@ def test_speculation_with_drafts_that_are_right_or_wrong(chairlift: Run, tiny_fo
     )
     rows = results(run)
     assert list(rows[0]) == ["right", "batch", "proposed", *SPECULATION_KEYS]
-    for row in rows:
-        if row["drafts"]:
-            assert row["acceptance"] == {"0%": 0, "100%": 1}.get(row["right"], row["acceptance"])
+    drafted = [row for row in rows if row["drafts"]]
+    assert {"0%", "100%"} <= {row["right"] for row in drafted}
+    for row in drafted:
+        assert row["acceptance"] == {"0%": 0, "100%": 1}.get(row["right"], row["acceptance"])
 
 
 @pytest.mark.parametrize("line", ["nonsense", "{}", '{"prompt_token_ids": 3, "max_tokens": 1}'])

@@ -363,9 +363,9 @@ def test_a_json_object_is_parsed_as_one(make_engine):
         )
         for i, p in enumerate(prompts())
     ]
-    for events in run(engine, wanted):
-        if end(events).reason is FinishReason.STOP:
-            assert isinstance(json.loads(text(events)), dict)
+    stopped = [e for e in run(engine, wanted) if end(e).reason is FinishReason.STOP]
+    assert stopped
+    assert all(isinstance(json.loads(text(events)), dict) for events in stopped)
 
 
 def test_rows_without_a_constraint_start_no_masks(engine):
