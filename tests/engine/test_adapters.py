@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from chairlift.errors import EngineDownError, EngineState, ModelError, Reason, RequestError
-from chairlift.types import Failed, FinishReason, PrefixCache, Tokens
+from chairlift.types import Failed, PrefixCache, Tokens
 
 from tests.engine import adapters, tiny_model
 from tests.engine.drive import drain, greedy, run
@@ -200,24 +200,23 @@ def test_a_step_that_fails_for_one_request_runs_again_for_the_others_with_their_
     engine, lora, monkeypatch
 ):
     cases = mixed(lora)[:5]
+    wanted = [expected(lora.models[name], prompt, 3) for name, prompt in cases]
+    # A token that no other request sees.
+    harmful = max({*range(300)}.difference(*(prompt for _, prompt in cases), *wanted))
     model = engine.runner.model
     forward = model.forward
 
     def fails(input_ids, *rest):
-        if 77 in input_ids.tolist():
+        if harmful in input_ids.tolist():
             raise RuntimeError
         return forward(input_ids, *rest)
 
     monkeypatch.setattr(model, "forward", fails)
-    clean = [(name, [token for token in prompt if token != 77]) for name, prompt in cases]
     *good, bad = run(
-        engine, [*(with_adapter(*case, 3) for case in clean), with_adapter("all", [77])]
+        engine, [*(with_adapter(*case, 3) for case in cases), with_adapter("all", [harmful])]
     )
     assert isinstance(bad[-1], Failed)
-    for (name, prompt), events in zip(clean, good, strict=True):
-        if not isinstance(events[-1], Failed):
-            assert tokens_of(events) == expected(lora.models[name], prompt, 3)
-    assert sum(isinstance(events[-1], Failed) for events in good) <= 1
+    assert [tokens_of(events) for events in good] == wanted
 
 
 def test_tenants_see_only_the_adapters_that_are_theirs(make_engine, lora):
@@ -284,14 +283,13 @@ async def test_an_engine_loads_while_it_answers_and_fails_what_outlives_an_unloa
         running = engine.generate(with_adapter("", prompt, 200))
         first = await anext(running)
         await engine.adapters.load(engine.engine, name, lora.folders[name])
-        victim = engine.generate(with_adapter(name, prompt, 200))
+        # However fast the model is: it waits for more credit.
+        victim = engine.generate(with_adapter(name, prompt, 200, credit=5))
         await anext(victim)
-        assert await engine.adapters.unload(engine.engine, name, timeout_s=0.001) in (0, 1)
+        assert await engine.adapters.unload(engine.engine, name, timeout_s=0.001) == 1
         (last,) = [event async for event in victim][-1:]
-        if isinstance(last, Failed):
-            assert last.reason is Reason.UNKNOWN_ADAPTER
-        else:
-            assert last.reason is FinishReason.LENGTH
+        assert isinstance(last, Failed)
+        assert last.reason is Reason.UNKNOWN_ADAPTER
         events = [first, *[event async for event in running]]
         assert tokens_of(events)[:20] == expected(lora.models[""], prompt, 20)
         assert engine.engine.adapters.list() == []
