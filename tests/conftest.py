@@ -27,7 +27,6 @@ LONG_FILES = (
     "server/test_process.py",
     "cli/test_supervisor.py",
     "kernels/test_process.py",
-    "model/gguf/test_corruption.py",
 )
 """Files that take a minute or more: begun last, one would run alone while a processor idles."""
 
