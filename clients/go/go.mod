@@ -1,4 +1,4 @@
-module chairlift.example/scenarios
+module chairlift.example/go
 
 go 1.25
 

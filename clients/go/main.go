@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	pb "chairlift.example/scenarios/chairliftv1"
+	pb "chairlift.example/go/chairlift/v1"
 )
 
 // A refused call is sent again; what has begun to answer never is.
