@@ -133,7 +133,7 @@ def troubles(record, answers, *, may_fail=frozenset(), may_end=frozenset()):
 
 
 def _end_troubles(record, may_fail):
-    num_ends = len(record.lasts) + record.kinds.count("rejected")
+    num_ends = len(record.lasts)
     if num_ends > 1:
         yield "there is more than one end"
     if record.lasts and record.lasts[0] != len(record.kinds) - 1:

@@ -23,7 +23,7 @@ WHOLE = Record(
 CANCELLED = replace(
     WHOLE, max_tokens=9, tokens=[11, 12], output_tokens=2, end="CANCELLED", was_cancelled=True
 )
-REFUSED = Record("a", 0, 3, False, [1], ["rejected"], [], [], "QUEUE_FULL", None, "OK")
+REFUSED = Record("a", 0, 3, False, [1], ["rejected"], [], [0], "QUEUE_FULL", None, "OK")
 
 
 @pytest.mark.parametrize("record", [WHOLE, CANCELLED, REFUSED])

@@ -134,7 +134,7 @@ async def test_a_stream_answers_two_requests_refuses_a_third_and_ends_ok(run, se
         )
         assert status == 0
         received = events(output)
-        assert sorted(e["request_id"] for e in received if e.get("last")) == ["a", "b"]
+        assert sorted(e["request_id"] for e in received if e.get("last")) == ["a", "b", "c"]
         rejected = [e for e in received if "rejected" in e]
         assert {(e["request_id"], e["rejected"]["error"]["code"]) for e in rejected} == {
             ("a", "STATUS_CODE_ALREADY_EXISTS"),

@@ -197,12 +197,10 @@ async def test_a_wrong_update_leaves_the_request_as_it_was(serve, case):
         call = server.generation.Generate()
         await call.write(start("a", max_tokens=8, credit=1))
         await call.write(command)
-        (rejected,) = (
-            event.rejected
-            for event in await next_event(call, "rejected")
-            if event.HasField("rejected")
-        )
-        assert rejected.command == pb.COMMAND_KIND_UPDATE
+        events = await next_event(call, "rejected")
+        (event,) = (event for event in events if event.HasField("rejected"))
+        assert not event.last
+        rejected = event.rejected
         assert (rejected.error.reason, rejected.error.field) == ("BAD_PARAMETER", field)
         await call.write(credit("a", 99))
         await call.done_writing()
@@ -220,10 +218,7 @@ async def test_requests_that_are_not_live_cannot_be_changed(serve):
         await call.done_writing()
         received = await receive(call)
         assert [e.rejected.error.reason for e in received.events] == ["UNKNOWN_REQUEST"] * 4
-        assert [e.rejected.command for e in received.of("never")] == [
-            pb.COMMAND_KIND_CREDIT,
-            pb.COMMAND_KIND_UPDATE,
-        ]
+        assert not any(event.last for event in received.events)
 
 
 async def test_a_call_for_one_request_refuses_a_credit_that_nothing_could_raise(serve):

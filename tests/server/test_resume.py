@@ -44,7 +44,7 @@ async def lose(server, call):
 
 def refusal(received):
     (event,) = received.events
-    assert event.rejected.command == pb.COMMAND_KIND_RESUME
+    assert event.last
     return event.rejected.error
 
 
@@ -158,7 +158,7 @@ async def test_wrong_numbers_and_labels_are_refused_by_name(serve):
         call, _, handle = await begun(server, window(max_tokens=LONG, credit=5))
         await call.write(resume(handle, 0, "a"))
         (event,) = (await next_event(call, "rejected"))[-1:]
-        assert event.rejected.error.reason == "DUPLICATE_REQUEST_ID"
+        assert (event.rejected.error.reason, event.last) == ("DUPLICATE_REQUEST_ID", False)
         call.cancel()
         for seconds in (-1, 301):
             (event,) = (await server.say(window(seconds=seconds))).events

@@ -31,7 +31,7 @@ _CAUSES = {
 
 
 def from_event(event: pb.Event) -> RequestError | None:
-    """Return the exception of an event that refuses a request or ends it by an error."""
+    """Return the exception of an event that refuses a command or ends a request by an error."""
     if event.HasField("rejected"):
         error = event.rejected.error
     elif event.HasField("failed"):
@@ -40,13 +40,6 @@ def from_event(event: pb.Event) -> RequestError | None:
         return None
     wait_s = error.retry_after.ToNanoseconds() * _NS if error.HasField("retry_after") else None
     return _request_error(error.reason, error.message, error.field, wait_s)
-
-
-def is_end(event: pb.Event) -> bool:
-    """Return whether the event is the last of its request, or refuses it."""
-    if event.HasField("rejected"):
-        return event.rejected.command in (pb.COMMAND_KIND_START, pb.COMMAND_KIND_RESUME)
-    return event.last
 
 
 def from_call(call: Any, proxy: str = "") -> ChairliftError:

@@ -26,7 +26,7 @@ from chairlift.client.address import checked_address
 from chairlift.client.answer import Answer
 from chairlift.client.calls import Awaiting, Blocking, Call, unary
 from chairlift.client.embed import embed_request
-from chairlift.client.failures import from_call, from_event, is_end
+from chairlift.client.failures import from_call, from_event
 from chairlift.client.options import UpdateOptions
 from chairlift.client.proxies import is_behind_none, proxy_of
 from chairlift.client.recovery import Recovery
@@ -268,7 +268,7 @@ class BaseGeneration:
             self._is_over = True
             raise item
         error = from_event(item)
-        if error is not None and not is_end(item):
+        if error is not None and not item.last:
             self.rejected = error
             return item
         if error is not None:
@@ -329,7 +329,7 @@ class BaseStream:
             generation = self._live.get(event.request_id)
             if generation is not None:
                 generation._recovery.note(event)
-                if is_end(event):
+                if event.last:
                     with self._lock:
                         self._live.pop(event.request_id, None)
                 generation._put(event)

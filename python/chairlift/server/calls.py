@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from chairlift import types
 from chairlift.errors import EngineState, Reason, RequestError
@@ -24,15 +24,6 @@ from chairlift.server.writer import Writer
 from chairlift.v1 import generation_pb2 as pb
 
 _log = logging.getLogger(__name__)
-
-_KINDS: Final = {
-    "start": pb.COMMAND_KIND_START,
-    "cancel": pb.COMMAND_KIND_CANCEL,
-    "update": pb.COMMAND_KIND_UPDATE,
-    "credit": pb.COMMAND_KIND_CREDIT,
-    "resume": pb.COMMAND_KIND_RESUME,
-}
-_NO_KIND: Final = pb.COMMAND_KIND_UNSPECIFIED
 
 
 def _requests_of(
@@ -160,9 +151,9 @@ class GenerateCall(StreamCall):
 
     def refuse(self, message: pb.GenerateRequest, error: RequestError) -> None:
         """Add a `Rejected`."""
-        kind = message.WhichOneof("command")
-        request_id = getattr(getattr(message, kind), "request_id", "") if kind else ""
-        self._requests.refuse(request_id, _KINDS[kind] if kind else _NO_KIND, error)
+        kind = message.WhichOneof("command") or ""
+        request_id = getattr(message, kind).request_id if kind else ""
+        self._requests.refuse(request_id, error, kind)
 
 
 class OneCall:

@@ -20,7 +20,6 @@ from chairlift.server.registry import LiveRequest, Stage
 from chairlift.server.request_log import log_end
 from chairlift.server.requests import Requests
 from chairlift.server.status import CODES
-from chairlift.v1 import generation_pb2 as pb
 
 _NO_OUTPUT = OutputOptions(text=False, token_ids=False, logprobs=False, timeline=False, interval=0)
 Result = Pooled | RequestError
@@ -104,12 +103,8 @@ class PoolingRequests(Requests):
         if was_accepted:
             log_end(self._server, live, event.reason, CODES[event.reason].name, event)
         else:
-            self.refuse(live.label, pb.COMMAND_KIND_UNSPECIFIED, error)
+            self._server.metrics.refused(self._tenant, error.reason)
         self._on_result(live.label, error)
-
-    def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
-        """Count a refusal; `on_result` tells the call."""
-        self._server.metrics.refused(self._tenant, error.reason)
 
 
 def _result(live: LiveRequest, event: types.Finished) -> Result:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final
 
 from chairlift import types
 from chairlift.errors import Reason, RequestError, refusal
@@ -19,8 +18,6 @@ from chairlift.server.status import CODES, to_error
 from chairlift.server.telemetry import operation_of
 from chairlift.server.turns import Turns
 from chairlift.v1 import generation_pb2 as pb
-
-_LAST_CREDIT: Final = types.Change(credit_is_final=True)
 
 
 class Requests:
@@ -227,7 +224,7 @@ class Requests:
                     live.resumable.after_window(functools.partial(self._end_credit, live))
 
     def _end_credit(self, live: LiveRequest) -> None:
-        self._server.gate.engine().change(live, _LAST_CREDIT)
+        self._server.gate.engine().change(live, types.Change(credit_is_final=True))
 
     def abandon(self, *, is_known: bool = True) -> None:
         """End all requests, because their call is over; synchronous, for use in `finally`.
@@ -370,7 +367,7 @@ class Requests:
         if not was_accepted:
             if live.resumable is not None:
                 live.resumable.forget()
-            self.refuse(live.label, pb.COMMAND_KIND_START, error)
+            self.refuse(live.label, error)
             return
         if event.usage is not None:
             live.use(event.usage)
@@ -386,16 +383,17 @@ class Requests:
         if live.resumable is not None:
             live.resumable.end()
 
-    def refuse(self, request_id: str, command: pb.CommandKind, error: RequestError) -> None:
+    def refuse(self, request_id: str, error: RequestError, kind: str = "start") -> None:
         """Answer a command that is refused; a live request of this label is unchanged."""
-        if command == pb.COMMAND_KIND_START:
+        if kind == "start":
             log_refusal(self._server, self._tenant, error)
         if self._only_one:
             self.error = error
             self._outbox.wake()
             return
-        rejected = pb.Rejected(command=command, error=to_error(error))
-        self._outbox.add(pb.Event(request_id=request_id, rejected=rejected))
+        last = kind in ("start", "resume") and request_id not in self._by_label
+        rejected = pb.Rejected(error=to_error(error))
+        self._outbox.add(pb.Event(request_id=request_id, last=last, rejected=rejected))
 
     def _forget(self, live: LiveRequest) -> None:
         del self._by_label[live.label]

@@ -44,15 +44,6 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_CANCELLED: _ClassVar[FinishReason]
     FINISH_REASON_TIME_LIMIT: _ClassVar[FinishReason]
 
-class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    COMMAND_KIND_UNSPECIFIED: _ClassVar[CommandKind]
-    COMMAND_KIND_START: _ClassVar[CommandKind]
-    COMMAND_KIND_CANCEL: _ClassVar[CommandKind]
-    COMMAND_KIND_UPDATE: _ClassVar[CommandKind]
-    COMMAND_KIND_CREDIT: _ClassVar[CommandKind]
-    COMMAND_KIND_RESUME: _ClassVar[CommandKind]
-
 class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     STATUS_CODE_UNSPECIFIED: _ClassVar[StatusCode]
@@ -93,12 +84,6 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_CANCELLED: FinishReason
 FINISH_REASON_TIME_LIMIT: FinishReason
-COMMAND_KIND_UNSPECIFIED: CommandKind
-COMMAND_KIND_START: CommandKind
-COMMAND_KIND_CANCEL: CommandKind
-COMMAND_KIND_UPDATE: CommandKind
-COMMAND_KIND_CREDIT: CommandKind
-COMMAND_KIND_RESUME: CommandKind
 STATUS_CODE_UNSPECIFIED: StatusCode
 STATUS_CODE_CANCELLED: StatusCode
 STATUS_CODE_UNKNOWN: StatusCode
@@ -609,12 +594,10 @@ class Failed(_message.Message):
     def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timeline: _Optional[_Union[Timeline, _Mapping]] = ...) -> None: ...
 
 class Rejected(_message.Message):
-    __slots__ = ("command", "error")
-    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("error",)
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    command: CommandKind
     error: Error
-    def __init__(self, command: _Optional[_Union[CommandKind, str]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "reason", "message", "field", "retry_after")

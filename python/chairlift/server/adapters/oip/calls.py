@@ -96,7 +96,7 @@ class StreamInferCall(StreamCall):
 
     def refuse(self, message: oip.ModelInferRequest, error: RequestError) -> None:
         """Add the refusal of the request that came last."""
-        self._requests.refuse(str(self._num_requests), pb.COMMAND_KIND_START, error)
+        self._requests.refuse(str(self._num_requests), error)
 
     def encode(self, message: bytes) -> Iterable[object]:
         """Yield the responses: at most one for the tokens of an answer, then its end."""
@@ -109,7 +109,7 @@ class StreamInferCall(StreamCall):
                 answer = touched[label] = self._answers[label]
                 for response in answer.responses(event):
                     yield oip.ModelStreamInferResponse(infer_response=response)
-            if kind == "rejected" or event.last:
+            if event.last:
                 for by_label in (touched, self._answers, self._names):
                     by_label.pop(label, None)
         for answer in touched.values():
