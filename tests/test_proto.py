@@ -3,12 +3,11 @@
 import re
 
 import pytest
-from chairlift.v1 import embedding_pb2, generation_pb2, server_pb2, tokenizer_pb2
+from chairlift.v1 import admin_pb2, embedding_pb2, generation_pb2, server_pb2, tokenizer_pb2
 from google.protobuf.descriptor import FileDescriptor
 
-FILES: list[FileDescriptor] = [
-    module.DESCRIPTOR for module in (embedding_pb2, generation_pb2, server_pb2, tokenizer_pb2)
-]
+MODULES = (admin_pb2, embedding_pb2, generation_pb2, server_pb2, tokenizer_pb2)
+FILES: list[FileDescriptor] = [module.DESCRIPTOR for module in MODULES]
 IDS = [file.name for file in FILES]
 
 

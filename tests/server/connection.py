@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import grpc
 from chairlift.v1 import (
+    admin_pb2_grpc,
     embedding_pb2_grpc,
     generation_pb2_grpc,
     server_pb2,
@@ -114,6 +115,7 @@ class Serving:
         self.generation = generation_pb2_grpc.GenerationServiceStub(channel)
         self.embedding = embedding_pb2_grpc.EmbeddingServiceStub(channel)
         self.tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+        self.admin = admin_pb2_grpc.AdminServiceStub(channel)
         self.info = server_pb2_grpc.ServerServiceStub(channel)
         self.health_stub = health_pb2_grpc.HealthStub(channel)
 

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from chairlift.client import connect_async
 from chairlift.errors import Reason, RequestError
+from chairlift.v1 import admin_pb2, server_pb2
 from chairlift.v1 import generation_pb2 as pb
-from chairlift.v1 import server_pb2
 from google.protobuf import duration_pb2
 from transformers import AutoModelForCausalLM
 
@@ -65,20 +65,20 @@ def served(serve, secrets, lora):
 
 
 def load(server, name, *, folder="", tenants=(), token=ADMIN):
-    request = server_pb2.LoadAdapterRequest(name=name, folder=folder, tenants=tenants)
-    return server.info.LoadAdapter(request, metadata=bearer(token))
+    request = admin_pb2.LoadAdapterRequest(name=name, folder=folder, tenants=tenants)
+    return server.admin.LoadAdapter(request, metadata=bearer(token))
 
 
 def unload(server, name, timeout_s=30.0):
     timeout = duration_pb2.Duration()
     timeout.FromMilliseconds(round(timeout_s * 1000))
-    request = server_pb2.UnloadAdapterRequest(name=name, timeout=timeout)
-    return server.info.UnloadAdapter(request, metadata=bearer(ADMIN))
+    request = admin_pb2.UnloadAdapterRequest(name=name, timeout=timeout)
+    return server.admin.UnloadAdapter(request, metadata=bearer(ADMIN))
 
 
 async def names(server):
-    request = server_pb2.ListAdaptersRequest()
-    listed = await server.info.ListAdapters(request, metadata=bearer(ADMIN))
+    request = admin_pb2.ListAdaptersRequest()
+    listed = await server.admin.ListAdapters(request, metadata=bearer(ADMIN))
     return [adapter.name for adapter in listed.adapters]
 
 
@@ -95,7 +95,7 @@ async def test_an_administrator_loads_an_adapter_and_its_tenants_use_it(served):
     async with served() as server:
         response = await load(server, "mine", folder="up", tenants=["ann"])
         adapter = response.adapter
-        assert (adapter.name, adapter.state) == ("mine", server_pb2.ADAPTER_STATE_READY)
+        assert (adapter.name, adapter.state) == ("mine", admin_pb2.ADAPTER_STATE_READY)
         assert (adapter.rank, list(adapter.tenants)) == (4, ["ann"])
         assert adapter.num_bytes > 0
         await load(server, "down")
@@ -113,9 +113,9 @@ async def test_an_administrator_loads_an_adapter_and_its_tenants_use_it(served):
 
 
 CALLS = {
-    "LoadAdapter": server_pb2.LoadAdapterRequest(name="up"),
-    "UnloadAdapter": server_pb2.UnloadAdapterRequest(name="up"),
-    "ListAdapters": server_pb2.ListAdaptersRequest(),
+    "LoadAdapter": admin_pb2.LoadAdapterRequest(name="up"),
+    "UnloadAdapter": admin_pb2.UnloadAdapterRequest(name="up"),
+    "ListAdapters": admin_pb2.ListAdaptersRequest(),
 }
 
 
@@ -124,7 +124,7 @@ async def test_no_token_but_an_administrators_changes_adapters(served, serve, me
     async with served() as server:
         await load(server, "up")
         for metadata in ((), bearer(ANN), bearer(ADMIN[:-1]), bearer(ADMIN) + bearer(ADMIN)):
-            call = getattr(server.info, method)(CALLS[method], metadata=metadata)
+            call = getattr(server.admin, method)(CALLS[method], metadata=metadata)
             assert (await status_of(call)).code is Code.UNAUTHENTICATED
         assert await names(server) == ["up"]
         # And an administrator's token is no tenant's.
@@ -133,10 +133,15 @@ async def test_no_token_but_an_administrators_changes_adapters(served, serve, me
         assert (await status_of(info)).code is Code.UNAUTHENTICATED
 
 
+def test_the_calls_above_are_all_of_the_service():
+    methods = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods
+    assert {method.name for method in methods} == {*CALLS}
+
+
 @pytest.mark.parametrize("method", CALLS)
 async def test_a_server_without_administrators_changes_no_adapter(serve, method):
     async with serve(max_adapters=1) as server:
-        call = getattr(server.info, method)(CALLS[method], metadata=bearer(ADMIN))
+        call = getattr(server.admin, method)(CALLS[method], metadata=bearer(ADMIN))
         status = await status_of(call)
         assert (status.code, status.reason) == (Code.UNAUTHENTICATED, "UNAUTHENTICATED")
         assert "admin_tokens" in status.message

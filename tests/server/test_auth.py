@@ -86,7 +86,7 @@ async def test_no_method_but_the_health_check_answers_without_a_token(serve, gua
     async with serve(server=guarded) as server:
         services = await services_of(server.channel, bearer(ANN))
         methods = list(methods_of(services))
-        assert len(services) == 7
+        assert len(services) == 8
         assert len(methods) >= 17
         answered = []
         for method in [*methods, "/chairlift.v1.GenerationService/Nope", "/unknown/Nothing"]:

@@ -1,4 +1,4 @@
-"""The calls of `ServerService` that change adapters; they take an administrator's token."""
+"""`AdminService`: what changes the server; it takes an administrator's token."""
 
 import asyncio
 import logging
@@ -12,7 +12,8 @@ from chairlift.server.context import ServerContext
 from chairlift.server.convert import seconds
 from chairlift.server.fields import bad
 from chairlift.server.status_interceptor import ServicerContext
-from chairlift.v1 import server_pb2 as pb
+from chairlift.v1 import admin_pb2 as pb
+from chairlift.v1 import admin_pb2_grpc
 
 _log = logging.getLogger(__name__)
 
@@ -26,13 +27,13 @@ _DEFAULT_UNLOAD_S: Final = 30.0
 _MAX_UNLOAD_S: Final = 600.0
 
 
-class AdapterCalls:
+class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """Loads, unloads and lists the adapters of the engine."""
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
 
-    async def load(
+    async def LoadAdapter(
         self, request: pb.LoadAdapterRequest, context: ServicerContext
     ) -> pb.LoadAdapterResponse:
         """Load an adapter from the folder of adapters.
@@ -58,7 +59,7 @@ class AdapterCalls:
         _log.info("adapter loaded", extra=details)
         return pb.LoadAdapterResponse(adapter=_adapter(loaded))
 
-    async def unload(
+    async def UnloadAdapter(
         self, request: pb.UnloadAdapterRequest, context: ServicerContext
     ) -> pb.UnloadAdapterResponse:
         """Unload an adapter, and wait for the requests that use it.
@@ -78,7 +79,9 @@ class AdapterCalls:
         _log.info("adapter unloaded", extra=details)
         return pb.UnloadAdapterResponse(num_failed=num_failed)
 
-    def list(self, context: ServicerContext) -> pb.ListAdaptersResponse:
+    async def ListAdapters(
+        self, request: pb.ListAdaptersRequest, context: ServicerContext
+    ) -> pb.ListAdaptersResponse:
         """Return all adapters.
 
         Raises:

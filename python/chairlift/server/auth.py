@@ -13,11 +13,8 @@ from chairlift.server.status_interceptor import Handler, ServicerContext
 OPEN_METHODS: Final = frozenset({"/grpc.health.v1.Health/Check"})
 """Methods without a token: the probes of Kubernetes cannot send one, and read one word."""
 
-ADMIN_METHODS: Final = frozenset(
-    f"/chairlift.v1.ServerService/{name}"
-    for name in ("LoadAdapter", "UnloadAdapter", "ListAdapters")
-)
-"""Methods that take an administrator's token, and no other."""
+ADMIN_METHODS: Final = "/chairlift.v1.AdminService/"
+"""How the methods begin that take an administrator's token, and no other."""
 
 TENANT_KEY: Final = "chairlift-tenant"
 """Metadata in which a trusted gateway names the tenant."""
@@ -130,7 +127,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Return the handler, or one that refuses: an unknown caller cannot list the methods."""
         if handler_call_details.method not in OPEN_METHODS:
             own = self._authenticator
-            is_admin = handler_call_details.method in ADMIN_METHODS
+            is_admin = handler_call_details.method.startswith(ADMIN_METHODS)
             check = own.check_administrator if is_admin else own.check
             try:
                 check(handler_call_details.invocation_metadata or ())

@@ -17,6 +17,7 @@ from chairlift.errors import ConfigError, Reason
 from chairlift.logs import fields
 from chairlift.replay.recorder import TraceRecorder
 from chairlift.server import reflection
+from chairlift.server.adapter_calls import AdminServicer
 from chairlift.server.adapters.protocols import servicers_of, services_of
 from chairlift.server.auth import Authenticator, AuthInterceptor
 from chairlift.server.backlog import Backlog
@@ -56,6 +57,8 @@ from chairlift.server.tls import server_credentials
 from chairlift.server.tokenizer_service import TokenizerServicer
 from chairlift.server.watchdog import INTERPRETER_SILENCE_S, Watchdog
 from chairlift.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
     embedding_pb2,
     generation_pb2,
     server_pb2,
@@ -249,11 +252,12 @@ class Server:
             TokenizerServicer(context), server
         )
         info.add_to(server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(context), server)
         protocols = self._config.protocol or ()
         for servicer in servicers_of(protocols, context, self._engine_config, self._health):
             servicer.add_to(server)
         await self._health.add_to(server)
-        files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
+        files = (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2, admin_pb2)
         names = (*_names(*files), *services_of(protocols), "grpc.health.v1.Health")
         reflection.enable(server, names)
 

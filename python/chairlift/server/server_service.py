@@ -17,7 +17,6 @@ from chairlift.engine.prepare.text_queue import MAX_MESSAGES, caller
 from chairlift.errors import ConfigError, EngineState, Reason, RequestError
 from chairlift.metrics import TenantFigures
 from chairlift.recent import percentile
-from chairlift.server.adapter_calls import AdapterCalls
 from chairlift.server.config import ServerConfig
 from chairlift.server.context import ServerContext
 from chairlift.server.convert import MAX_REQUEST_ID_BYTES, check_model, seconds
@@ -88,7 +87,6 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         self._started_at = timestamp_pb2.Timestamp()
         self._started_at.GetCurrentTime()
         self._watches = Shares("watches", MAX_WATCHES)
-        self._adapters = AdapterCalls(server)
         self._feeds = StepFeeds(server.live, started_ns=time.monotonic_ns())
 
     def add_to(self, server: Any) -> None:
@@ -275,24 +273,6 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             state_bytes=plan.state_bytes,
             draft_bytes=plan.draft_bytes,
         )
-
-    async def LoadAdapter(
-        self, request: pb.LoadAdapterRequest, context: ServicerContext
-    ) -> pb.LoadAdapterResponse:
-        """Load an adapter from the folder of adapters."""
-        return await self._adapters.load(request, context)
-
-    async def UnloadAdapter(
-        self, request: pb.UnloadAdapterRequest, context: ServicerContext
-    ) -> pb.UnloadAdapterResponse:
-        """Unload an adapter, and wait for the requests that use it."""
-        return await self._adapters.unload(request, context)
-
-    async def ListAdapters(
-        self, request: pb.ListAdaptersRequest, context: ServicerContext
-    ) -> pb.ListAdaptersResponse:
-        """Return all adapters."""
-        return self._adapters.list(context)
 
 
 async def _first(event: asyncio.Event, timeout_s: float) -> None:

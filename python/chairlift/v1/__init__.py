@@ -1,1 +1,1 @@
-"""Generated from proto/ by scripts/generate_stubs.sh."""
+"""Generated from proto/ by `make stubs`."""

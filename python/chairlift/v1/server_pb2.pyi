@@ -18,22 +18,11 @@ class ServerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SERVER_STATE_SERVING: _ClassVar[ServerState]
     SERVER_STATE_DRAINING: _ClassVar[ServerState]
     SERVER_STATE_DEAD: _ClassVar[ServerState]
-
-class AdapterState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    ADAPTER_STATE_UNSPECIFIED: _ClassVar[AdapterState]
-    ADAPTER_STATE_LOADING: _ClassVar[AdapterState]
-    ADAPTER_STATE_READY: _ClassVar[AdapterState]
-    ADAPTER_STATE_UNLOADING: _ClassVar[AdapterState]
 SERVER_STATE_UNSPECIFIED: ServerState
 SERVER_STATE_STARTING: ServerState
 SERVER_STATE_SERVING: ServerState
 SERVER_STATE_DRAINING: ServerState
 SERVER_STATE_DEAD: ServerState
-ADAPTER_STATE_UNSPECIFIED: AdapterState
-ADAPTER_STATE_LOADING: AdapterState
-ADAPTER_STATE_READY: AdapterState
-ADAPTER_STATE_UNLOADING: AdapterState
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
@@ -338,63 +327,3 @@ class PlanMemoryResponse(_message.Message):
     draft_bytes: int
     active_weight_bytes: int
     def __init__(self, weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., num_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., swap_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., state_bytes: _Optional[int] = ..., draft_bytes: _Optional[int] = ..., active_weight_bytes: _Optional[int] = ...) -> None: ...
-
-class LoadAdapterRequest(_message.Message):
-    __slots__ = ("name", "folder", "tenants")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    FOLDER_FIELD_NUMBER: _ClassVar[int]
-    TENANTS_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    folder: str
-    tenants: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., folder: _Optional[str] = ..., tenants: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class LoadAdapterResponse(_message.Message):
-    __slots__ = ("adapter",)
-    ADAPTER_FIELD_NUMBER: _ClassVar[int]
-    adapter: Adapter
-    def __init__(self, adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
-
-class UnloadAdapterRequest(_message.Message):
-    __slots__ = ("name", "timeout")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    timeout: _duration_pb2.Duration
-    def __init__(self, name: _Optional[str] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
-
-class UnloadAdapterResponse(_message.Message):
-    __slots__ = ("num_failed",)
-    NUM_FAILED_FIELD_NUMBER: _ClassVar[int]
-    num_failed: int
-    def __init__(self, num_failed: _Optional[int] = ...) -> None: ...
-
-class ListAdaptersRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ListAdaptersResponse(_message.Message):
-    __slots__ = ("adapters", "max_adapters", "max_adapter_rank")
-    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
-    MAX_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
-    MAX_ADAPTER_RANK_FIELD_NUMBER: _ClassVar[int]
-    adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
-    max_adapters: int
-    max_adapter_rank: int
-    def __init__(self, adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ...) -> None: ...
-
-class Adapter(_message.Message):
-    __slots__ = ("name", "state", "rank", "num_bytes", "tenants", "generation")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    RANK_FIELD_NUMBER: _ClassVar[int]
-    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
-    TENANTS_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    state: AdapterState
-    rank: int
-    num_bytes: int
-    tenants: _containers.RepeatedScalarFieldContainer[str]
-    generation: int
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[AdapterState, str]] = ..., rank: _Optional[int] = ..., num_bytes: _Optional[int] = ..., tenants: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ...) -> None: ...

@@ -65,21 +65,6 @@ class ServerServiceStub(object):
                 request_serializer=chairlift_dot_v1_dot_server__pb2.PlanMemoryRequest.SerializeToString,
                 response_deserializer=chairlift_dot_v1_dot_server__pb2.PlanMemoryResponse.FromString,
                 _registered_method=True)
-        self.LoadAdapter = channel.unary_unary(
-                '/chairlift.v1.ServerService/LoadAdapter',
-                request_serializer=chairlift_dot_v1_dot_server__pb2.LoadAdapterRequest.SerializeToString,
-                response_deserializer=chairlift_dot_v1_dot_server__pb2.LoadAdapterResponse.FromString,
-                _registered_method=True)
-        self.UnloadAdapter = channel.unary_unary(
-                '/chairlift.v1.ServerService/UnloadAdapter',
-                request_serializer=chairlift_dot_v1_dot_server__pb2.UnloadAdapterRequest.SerializeToString,
-                response_deserializer=chairlift_dot_v1_dot_server__pb2.UnloadAdapterResponse.FromString,
-                _registered_method=True)
-        self.ListAdapters = channel.unary_unary(
-                '/chairlift.v1.ServerService/ListAdapters',
-                request_serializer=chairlift_dot_v1_dot_server__pb2.ListAdaptersRequest.SerializeToString,
-                response_deserializer=chairlift_dot_v1_dot_server__pb2.ListAdaptersResponse.FromString,
-                _registered_method=True)
 
 
 class ServerServiceServicer(object):
@@ -128,29 +113,6 @@ class ServerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def LoadAdapter(self, request, context):
-        """Loads an adapter (LoRA) from the server's folder of adapters; requests may name it when this returns. Live requests
-        go on meanwhile. Takes an administrator's token.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def UnloadAdapter(self, request, context):
-        """Unloads an adapter: new requests for it are refused at once, and it waits for those that use it. Takes an
-        administrator's token.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListAdapters(self, request, context):
-        """Returns all adapters. Takes an administrator's token; GetModelInfo has the names that a tenant may use.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_ServerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -183,21 +145,6 @@ def add_ServerServiceServicer_to_server(servicer, server):
                     servicer.PlanMemory,
                     request_deserializer=chairlift_dot_v1_dot_server__pb2.PlanMemoryRequest.FromString,
                     response_serializer=chairlift_dot_v1_dot_server__pb2.PlanMemoryResponse.SerializeToString,
-            ),
-            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
-                    servicer.LoadAdapter,
-                    request_deserializer=chairlift_dot_v1_dot_server__pb2.LoadAdapterRequest.FromString,
-                    response_serializer=chairlift_dot_v1_dot_server__pb2.LoadAdapterResponse.SerializeToString,
-            ),
-            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
-                    servicer.UnloadAdapter,
-                    request_deserializer=chairlift_dot_v1_dot_server__pb2.UnloadAdapterRequest.FromString,
-                    response_serializer=chairlift_dot_v1_dot_server__pb2.UnloadAdapterResponse.SerializeToString,
-            ),
-            'ListAdapters': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListAdapters,
-                    request_deserializer=chairlift_dot_v1_dot_server__pb2.ListAdaptersRequest.FromString,
-                    response_serializer=chairlift_dot_v1_dot_server__pb2.ListAdaptersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -363,87 +310,6 @@ class ServerService(object):
             '/chairlift.v1.ServerService/PlanMemory',
             chairlift_dot_v1_dot_server__pb2.PlanMemoryRequest.SerializeToString,
             chairlift_dot_v1_dot_server__pb2.PlanMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def LoadAdapter(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/chairlift.v1.ServerService/LoadAdapter',
-            chairlift_dot_v1_dot_server__pb2.LoadAdapterRequest.SerializeToString,
-            chairlift_dot_v1_dot_server__pb2.LoadAdapterResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UnloadAdapter(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/chairlift.v1.ServerService/UnloadAdapter',
-            chairlift_dot_v1_dot_server__pb2.UnloadAdapterRequest.SerializeToString,
-            chairlift_dot_v1_dot_server__pb2.UnloadAdapterResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListAdapters(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/chairlift.v1.ServerService/ListAdapters',
-            chairlift_dot_v1_dot_server__pb2.ListAdaptersRequest.SerializeToString,
-            chairlift_dot_v1_dot_server__pb2.ListAdaptersResponse.FromString,
             options,
             channel_credentials,
             insecure,
