@@ -81,7 +81,7 @@ def chairlift(**settings: Unpack[EngineSettings]) -> Iterator[Encode]:
     with Engine("minilm", **settings) as engine:
 
         def encode(texts: list[str]) -> Vectors:
-            requests = [Request(text, pooling=Pooling(truncate=True)) for text in texts]
+            requests = [Request(text, pooling=Pooling(truncate_end=True)) for text in texts]
             results = dict(pool_all(engine, requests))
             return np.stack([results[place].vector() for place in range(len(texts))])
 

@@ -225,8 +225,8 @@ class Pooling:
     pooling: str | None = None  # `cls`, `mean`, `max` or `last`; None is the model's own
     normalize: bool | None = None  # to length 1; None is the model's own
     dimensions: int | None = None  # numbers at the start of the vector; None is all
-    second: str | None = None  # of a pair, whose first text is the prompt
-    truncate: bool = False  # leave out the end of an input that is too long, else refuse it
+    text_pair: str | None = None  # second text of a pair, whose first is the prompt
+    truncate_end: bool = False  # leave out the end of an input that is too long, else refuse it
     prompt_name: str | None = None  # of the model's text before the input; None is its default
     input_type: str | None = None  # what the input is for, such as `query`: names the text, too
 

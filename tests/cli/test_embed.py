@@ -40,7 +40,7 @@ def test_a_text_that_is_too_long_leaves_no_file(chairlift, folder, tmp_path):
     assert done.returncode == 1
     assert "expected at most 96 tokens" in done.stderr
     assert not (tmp_path / "o.npy").exists()
-    done = chairlift("embed", *arguments, "--truncate")
+    done = chairlift("embed", *arguments, "--truncate-end")
     assert (done.returncode, done.stderr) == (0, ""), done
 
 

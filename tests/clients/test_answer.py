@@ -14,7 +14,7 @@ def answer(*pieces: pb.Tokens) -> Answer:
 
 
 def part(position: int, call_id: str = "", name: str = "", arguments: str = "") -> pb.ToolCall:
-    return pb.ToolCall(position=position, id=call_id, name=name, arguments_json=arguments)
+    return pb.ToolCall(index=position, id=call_id, name=name, arguments_json=arguments)
 
 
 def test_parts_of_calls_are_joined_by_their_position_whatever_their_names_are():

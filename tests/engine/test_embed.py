@@ -136,7 +136,7 @@ def test_a_long_input_is_refused_or_truncated(encoder):
         with pytest.raises(RequestError, match="expected at most 96 tokens, got 202") as refused:
             vectors(engine, [text])
         assert "maximum context length is 96 tokens" in refused.value.message
-        (cut,) = vectors(engine, [text], truncate=True)
+        (cut,) = vectors(engine, [text], truncate_end=True)
         (short,) = vectors(engine, [" ".join(["lift"] * 94)])
     assert np.array_equal(cut, short)
 
@@ -146,7 +146,9 @@ def test_scores_of_pairs_equal_those_of_transformers(reranker):
     pairs = list(zip(tiny_encoder.texts(6), tiny_encoder.texts(6, seed=1), strict=True))
     pairs = [(" ".join(a.split()[:9]), " ".join(b.split()[:30])) for a, b in pairs]
     with Engine(folder, dtype="float32") as engine:
-        requests = [Request(a, pooling=Pooling(PoolingTask.CLASSIFY, second=b)) for a, b in pairs]
+        requests = [
+            Request(a, pooling=Pooling(PoolingTask.CLASSIFY, text_pair=b)) for a, b in pairs
+        ]
         results = dict(pool_all(engine, requests))
         for place, (a, b) in enumerate(pairs):
             inputs = tiny_encoder.tokenizer()(a, b, return_tensors="pt", return_token_type_ids=True)

@@ -46,7 +46,7 @@ def expected():
 )
 def test_vectors_of_minilm_are_those_of_sentence_transformers(expected, settings, least):
     with Engine("minilm", **settings) as engine:
-        requests = [Request(text, pooling=Pooling(truncate=True)) for text in TEXTS]
+        requests = [Request(text, pooling=Pooling(truncate_end=True)) for text in TEXTS]
         results = dict(pool_all(engine, requests))
     for place, vector in enumerate(expected):
         ours = results[place].vector()

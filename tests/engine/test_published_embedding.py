@@ -206,7 +206,7 @@ def test_the_files_of_sentence_transformers_beside_ends_of_a_text(tmp_path, flag
     with Engine(ours, dtype="float32") as engine:
         for name in (None, "query", "plain"):
             prompt = sentence_twin.PROMPTS.get(name, "")
-            asked = Pooling(truncate=True, prompt_name=name)
+            asked = Pooling(truncate_end=True, prompt_name=name)
             results = dict(pool_all(engine, [Request(text, pooling=asked) for text in TEXTS]))
             for place, text in enumerate(TEXTS):
                 exact = sentence_twin.vector(plain, text, prompt).numpy()

@@ -34,7 +34,7 @@ def write_cased(folder):
 
 
 def vectors(engine, texts, **pooling):
-    requests = [Request(text, pooling=Pooling(truncate=True, **pooling)) for text in texts]
+    requests = [Request(text, pooling=Pooling(truncate_end=True, **pooling)) for text in texts]
     results = dict(pool_all(engine, requests))
     return [results[place].vector() for place in range(len(texts))]
 
@@ -195,7 +195,7 @@ def test_a_ranking_is_by_the_similarity_of_the_model(tmp_path, similarity):
     files = {**SENTENCE, GENERAL: {"similarity_fn_name": similarity}}
     tiny_encoder.write(tmp_path, sentence=files)
     with Engine(tmp_path, dtype="float32") as engine:
-        requests = rerank_requests("lift", TEXTS, engine.pooling, truncate=True)
+        requests = rerank_requests("lift", TEXTS, engine.pooling, truncate_end=True)
         results = dict(pool_all(engine, requests))
         ranked = ranking([results[place] for place in range(4)], engine.pooling)
         query, *others = vectors(engine, ["lift", *TEXTS], normalize=similarity == "cosine")

@@ -69,7 +69,9 @@ def serve(folders, tmp_path):
 
 
 def embed_request(texts=TEXTS, **options):
-    return pb.EmbedRequest(inputs=[pb.EmbedInput(text=text) for text in texts], **options)
+    model = options.pop("model", "")
+    inputs = [pb.EmbedInput(text=text) for text in texts]
+    return pb.EmbedRequest(model=model, inputs=inputs, options=pb.EmbedOptions(**options))
 
 
 async def status_of(call):
@@ -120,12 +122,12 @@ async def test_a_number_beyond_float16_becomes_its_largest(serve, tmp_path):
         ({"texts": []}, Code.INVALID_ARGUMENT, "inputs"),
         ({"texts": [""] * 2049}, Code.INVALID_ARGUMENT, "inputs"),
         ({"texts": ["lift " * 200]}, Code.INVALID_ARGUMENT, "input"),
-        ({"dimensions": 65}, Code.INVALID_ARGUMENT, "dimensions"),
-        ({"dimensions": 0}, Code.INVALID_ARGUMENT, "dimensions"),
-        ({"pooling": 77}, Code.INVALID_ARGUMENT, "pooling"),
-        ({"format": 77}, Code.INVALID_ARGUMENT, "format"),
-        ({"prompt_name": "none"}, Code.INVALID_ARGUMENT, "prompt_name"),
-        ({"truncate_prompt": 0}, Code.INVALID_ARGUMENT, "truncate_prompt"),
+        ({"dimensions": 65}, Code.INVALID_ARGUMENT, "options.dimensions"),
+        ({"dimensions": 0}, Code.INVALID_ARGUMENT, "options.dimensions"),
+        ({"pooling": 77}, Code.INVALID_ARGUMENT, "options.pooling"),
+        ({"format": 77}, Code.INVALID_ARGUMENT, "options.format"),
+        ({"prompt_name": "none"}, Code.INVALID_ARGUMENT, "options.prompt_name"),
+        ({"truncate_prompt": 0}, Code.INVALID_ARGUMENT, "options.truncate_prompt"),
     ],
 )
 async def test_a_wrong_field_is_named(serve, change, code, field):
@@ -177,7 +179,7 @@ async def test_scores_of_labels_sum_to_one(serve):
 @pytest.mark.parametrize("kind", ["encoder", "reranker"])
 async def test_documents_come_best_first(serve, kind):
     documents = [*TEXTS[:6], TEXTS[0]]
-    request = pb.RerankRequest(query=TEXTS[0], documents=documents, truncate=True)
+    request = pb.RerankRequest(query=TEXTS[0], documents=documents, truncate_end=True)
     async with serve(kind) as server:
         ranked = (await server.embedding.Rerank(request)).results
         request.top_n = 2
@@ -193,9 +195,9 @@ async def test_documents_come_best_first(serve, kind):
 
 
 def messages(texts, **options):
-    yield pb.EmbedStreamRequest(options=pb.EmbedRequest(**options))
+    yield pb.EmbedStreamRequest(options=pb.EmbedOptions(**options))
     for number, text in enumerate(texts):
-        yield pb.EmbedStreamRequest(id=str(number), input=pb.EmbedInput(text=text))
+        yield pb.EmbedStreamRequest(request_id=str(number), input=pb.EmbedInput(text=text))
 
 
 @pytest.mark.parametrize("batching", ["dynamic", "continuous", "static"])
@@ -204,8 +206,8 @@ async def test_a_stream_answers_every_input_once_by_its_id(serve, vectors, batch
     async with serve(batching=batching, max_num_seqs=16) as server:
         found = {}
         async for response in server.embedding.EmbedStream(messages(texts)):
-            assert response.id not in found
-            found[response.id] = np.float32(response.embedding.values)
+            assert response.request_id not in found
+            found[response.request_id] = np.float32(response.embedding.values)
     assert len(found) == len(texts)
     for number in range(len(texts)):
         assert np.array_equal(found[str(number)], vectors[number % len(TEXTS)])
@@ -215,7 +217,7 @@ async def test_a_wrong_input_of_a_stream_hurts_no_other(serve):
     async with serve() as server:
         texts = [TEXTS[0], "lift " * 300, TEXTS[1]]
         call = server.embedding.EmbedStream(messages(texts))
-        results = {response.id: response async for response in call}
+        results = {response.request_id: response async for response in call}
         assert results["1"].error.reason == "PROMPT_TOO_LONG"
         assert len(results["0"].embedding.values) == len(results["2"].embedding.values) == 64
 
@@ -224,18 +226,36 @@ async def test_a_wrong_option_of_a_stream_is_the_status_of_the_call(serve):
     async with serve() as server:
         call = server.embedding.EmbedStream(messages(TEXTS, format=77))
         status = await status_of(anext(aiter(call)))
-        assert (status.code, status.fields) == (Code.INVALID_ARGUMENT, ["format"])
+        assert (status.code, status.fields) == (Code.INVALID_ARGUMENT, ["options.format"])
+
+
+async def test_an_option_that_the_model_does_not_take_is_named_at_each_input(serve):
+    async with serve() as server:
+        call = server.embedding.EmbedStream(messages(TEXTS[:2], dimensions=65))
+        fields = [response.error.field async for response in call]
+        assert fields == ["options.dimensions"] * 2
+
+
+@pytest.mark.parametrize("field", ["model", "options"])
+async def test_model_and_options_are_in_the_first_message_alone(serve, field):
+    async with serve() as server:
+        message = {"model": "tiny"} if field == "model" else {"options": pb.EmbedOptions()}
+        late = [pb.EmbedStreamRequest(), pb.EmbedStreamRequest(**message)]
+        status = await status_of(anext(aiter(server.embedding.EmbedStream(iter(late)))))
+        assert (status.code, status.fields) == (Code.INVALID_ARGUMENT, [field])
 
 
 @pytest.mark.parametrize("num_inputs", [0, 2])
 async def test_an_idle_stream_ends_by_itself_when_the_server_drains(serve, num_inputs):
     async with serve() as server:
         call = server.embedding.EmbedStream()
-        await call.write(pb.EmbedStreamRequest(options=pb.EmbedRequest()))
+        await call.write(pb.EmbedStreamRequest(options=pb.EmbedOptions()))
         for number in range(num_inputs):
-            message = pb.EmbedStreamRequest(id=str(number), input=pb.EmbedInput(text=TEXTS[0]))
+            message = pb.EmbedStreamRequest(
+                request_id=str(number), input=pb.EmbedInput(text=TEXTS[0])
+            )
             await call.write(message)
-            assert (await call.read()).id == str(number)
+            assert (await call.read()).request_id == str(number)
         stopping = asyncio.create_task(server.server.stop(grace_s=60))
         # The client does not half-close. A call that the shutdown breaks has no reason.
         if num_inputs:
@@ -250,7 +270,7 @@ async def test_an_idle_stream_ends_by_itself_when_the_server_drains(serve, num_i
 async def test_inputs_that_are_live_get_their_vectors_while_the_server_drains(serve):
     async with serve(**PATIENT) as server:
         call = server.embedding.EmbedStream()
-        await call.write(pb.EmbedStreamRequest(id="a", input=pb.EmbedInput(text=TEXTS[0])))
+        await call.write(pb.EmbedStreamRequest(request_id="a", input=pb.EmbedInput(text=TEXTS[0])))
         await until(lambda: server.server._engine.load().num_waiting)
         stopping = asyncio.create_task(server.server.stop(grace_s=60))
         response = await call.read()
@@ -332,7 +352,7 @@ async def test_tenants_see_and_end_no_inputs_of_each_other(serve, vectors):
             assert status.code == Code.NOT_FOUND
         assert [response.error.reason async for response in hers] == ["ABORTED"] * 4
         server.server._engine.flush()
-        found = {response.id: response.embedding.values async for response in mine}
+        found = {response.request_id: response.embedding.values async for response in mine}
     for number in range(4):
         assert np.array_equal(np.float32(found[str(number)]), vectors[number])
 
@@ -351,7 +371,7 @@ async def test_a_vector_that_is_not_finite_fails_its_input_alone(serve, folders,
         assert (status.code, status.reason) == (Code.INTERNAL, "NUMERIC_FAULT")
         texts = [TEXTS[whole[0]], "up", *(TEXTS[n] for n in whole[1:])]
         call = server.embedding.EmbedStream(messages(texts))
-        found = {response.id: response async for response in call}
+        found = {response.request_id: response async for response in call}
         assert found.pop("1").error.reason == "NUMERIC_FAULT"
         for response, number in zip((found[n] for n in ("0", "2", "3", "4")), whole, strict=True):
             assert np.array_equal(np.float32(response.embedding.values), vectors[number])

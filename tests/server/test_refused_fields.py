@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 from chairlift.server.server_service import FEATURES
-from chairlift.v1 import embedding_pb2, generation_pb2, server_pb2, tokenizer_pb2
+from chairlift.v1 import admin_pb2, embedding_pb2, generation_pb2, server_pb2, tokenizer_pb2
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.server.connection import Status
@@ -34,7 +34,7 @@ REFUSALS = {"UNSUPPORTED"}
 
 SERVICES = [
     service
-    for file in (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2)
+    for file in (generation_pb2, embedding_pb2, tokenizer_pb2, server_pb2, admin_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 ]
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Model = Annotated[str, typer.Option(help=f"Model: {MODEL_HELP}")]
 Quantize = Annotated[str, typer.Option(help="Weights of linear layers: none, int8 or int4.")]
 Dtype = Annotated[str, typer.Option(help="Element type: auto, float32 or bfloat16.")]
-Truncate = Annotated[
-    bool, typer.Option("--truncate", help="Leave out the end of a text that is too long.")
+TruncateEnd = Annotated[
+    bool, typer.Option("--truncate-end", help="Leave out the end of a text that is too long.")
 ]
 
 _MOST_SHOWN = 6
@@ -45,7 +45,7 @@ def embed(
     prompt_name: Annotated[
         str | None, typer.Option("--prompt", help="The model's text before each input, by name.")
     ] = None,
-    truncate: Truncate = False,
+    truncate_end: TruncateEnd = False,
     dtype: Dtype = "auto",
     quantize: Quantize = "none",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
@@ -56,7 +56,7 @@ def embed(
         raise ChairliftError(message)
     from chairlift.types import Pooling
 
-    pooling = Pooling(dimensions=dimensions, truncate=truncate, prompt_name=prompt_name)
+    pooling = Pooling(dimensions=dimensions, truncate_end=truncate_end, prompt_name=prompt_name)
     with opened(model, dtype, quantize) as engine:
         if output is not None:
             _write(engine, texts, input_file, output, pooling)

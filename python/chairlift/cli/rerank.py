@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chairlift.cli.embed import Dtype, Model, Quantize, Truncate, lines_of, opened
+from chairlift.cli.embed import Dtype, Model, Quantize, TruncateEnd, lines_of, opened
 from chairlift.errors import ChairliftError
 
 
@@ -21,7 +21,7 @@ def rerank(
         typer.Option("--input", metavar="FILE", help="A file in UTF-8 with a document per line."),
     ] = None,
     top: Annotated[int | None, typer.Option(help="Print so many documents.", min=1)] = None,
-    truncate: Truncate = False,
+    truncate_end: TruncateEnd = False,
     dtype: Dtype = "auto",
     quantize: Quantize = "none",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
@@ -35,7 +35,7 @@ def rerank(
         from chairlift.engine.pooling.embed_all import pool_all
         from chairlift.engine.pooling.ranking import ranking, rerank_requests
 
-        requests = rerank_requests(query, texts, engine.pooling, truncate=truncate)
+        requests = rerank_requests(query, texts, engine.pooling, truncate_end=truncate_end)
         results = dict(pool_all(engine, requests))
         ranked = ranking([results[place] for place in range(len(requests))], engine.pooling)
     for index, score, num_tokens in ranked[:top]:

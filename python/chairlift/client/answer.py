@@ -79,7 +79,7 @@ class Answer:
         self.num_tokens += tokens.num_tokens
         self._reasoning.add(tokens.reasoning)
         for part in tokens.tool_calls:
-            call = self._calls.setdefault(part.position, _Call())
+            call = self._calls.setdefault(part.index, _Call())
             call.id += part.id
             call.name += part.name
             call.arguments.add(part.arguments_json)

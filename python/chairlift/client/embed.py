@@ -15,7 +15,7 @@ def embed_request(
     dimensions: int | None,
     prompt_name: str | None,
     *,
-    truncate: bool,
+    truncate_end: bool,
 ) -> pb.EmbedRequest:
     """Build the message of one call.
 
@@ -25,16 +25,14 @@ def embed_request(
     if isinstance(inputs, str) or not checks.is_list(inputs):
         field, expected = "inputs", "a list of texts or lists of token ids"
         raise checks.bad(field, expected, inputs)
-    request = pb.EmbedRequest(
-        inputs=[_input(value, f"inputs[{number}]") for number, value in enumerate(inputs)],
-        truncate=checks.flag(truncate, "truncate"),
-    )
+    options = pb.EmbedOptions(truncate_end=checks.flag(truncate_end, "truncate_end"))
     if dimensions is not None:
-        request.dimensions = checks.integer(dimensions, "dimensions", 0, _MAX_UINT32)
+        options.dimensions = checks.integer(dimensions, "dimensions", 0, _MAX_UINT32)
     if prompt_name is not None:
         checks.utf8_len(prompt_name, "prompt_name")
-        request.prompt_name = prompt_name
-    return request
+        options.prompt_name = prompt_name
+    messages = [_input(value, f"inputs[{number}]") for number, value in enumerate(inputs)]
+    return pb.EmbedRequest(inputs=messages, options=options)
 
 
 def _input(value: object, path: str) -> pb.EmbedInput:

@@ -118,7 +118,7 @@ class BaseClient:
         inputs: Sequence[str | Sequence[int]],
         *,
         dimensions: int | None = None,
-        truncate: bool = False,
+        truncate_end: bool = False,
         prompt_name: str | None = None,
     ) -> Call[list[embedding_pb2.Embedding]]:
         """Return a vector for each text or list of token ids, in their order.
@@ -126,10 +126,10 @@ class BaseClient:
         Args:
             inputs: At most 2,048.
             dimensions: Numbers at the start of each vector; None is all.
-            truncate: Leave out the end of an input that is too long; else it is refused.
+            truncate_end: Leave out the end of an input that is too long; else it is refused.
             prompt_name: Of the model's text before each input; None is its default.
         """
-        request = embed_request(inputs, dimensions, prompt_name, truncate=truncate)
+        request = embed_request(inputs, dimensions, prompt_name, truncate_end=truncate_end)
         return Call(self._embedding.Embed, request, lambda response: list(response.embeddings))
 
     @unary

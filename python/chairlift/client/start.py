@@ -343,7 +343,7 @@ def _chat_message(turn: ChatMessage, number: int) -> pb.ChatMessage:
         reasoning=turn.reasoning,
         tool_calls=[
             pb.ToolCall(
-                position=i,
+                index=i,
                 id=call.id,
                 name=call.name,
                 arguments_json=_json(call.arguments, f"{path}[{i}].arguments_json"),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from chairlift.engine.pooling.pooled import Pooled, PoolingAbilities
 from chairlift.engine.pooling.ranking import ranking, rerank_requests
 from chairlift.errors import RequestError
+from chairlift.server.adapters.names import Names
 from chairlift.server.context import ServerContext
 from chairlift.server.convert import check_model, check_request_id
 from chairlift.server.fields import bad, optional
@@ -40,6 +41,10 @@ _POOLINGS: Final = {
 }
 _INT8: Final = 127
 _FLOAT16: Final = 65_504.0
+_NAMES: Final = Names(
+    {name: f"options.{name}" for name in pb.EmbedOptions.DESCRIPTOR.fields_by_name}
+)
+"""The client's names of the fields that errors of the engine name."""
 
 
 class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
@@ -55,11 +60,15 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
     async def Embed(self, request: pb.EmbedRequest, context: ServicerContext) -> pb.EmbedResponse:
         """Return a vector for each input."""
         self._admit(request.model)
-        options = EmbedOptions(request)
+        options = EmbedOptions(request.options)
         _check_number(request.inputs, "inputs")
         inputs = [options.request(value, f"inputs[{n}]") for n, value in enumerate(request.inputs)]
         embeddings = []
-        for result in await self._pool(inputs, context):
+        try:
+            results = await self._pool(inputs, context)
+        except RequestError as error:
+            raise _NAMES.translate(error) from None
+        for result in results:
             embeddings.append(options.embedding(result))
             # Thousands of vectors must not hold the event loop together.
             await asyncio.sleep(0)
@@ -71,12 +80,12 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
         """Return the scores of the labels for each input."""
         self._admit(request.model)
         _check_number(request.inputs, "inputs")
-        truncate = optional(request, "truncate", False)
+        truncate_end = optional(request, "truncate_end", False)
         special = optional(request, "add_special_tokens", True)
         inputs = []
         for number, value in enumerate(request.inputs):
-            second = value.second if value.HasField("second") else None
-            pooling = Pooling(PoolingTask.CLASSIFY, second=second, truncate=truncate)
+            pair = value.text_pair if value.HasField("text_pair") else None
+            pooling = Pooling(PoolingTask.CLASSIFY, text_pair=pair, truncate_end=truncate_end)
             prompt = _prompt(value, f"inputs[{number}]")
             inputs.append(Request(prompt, pooling=pooling, add_special_tokens=special))
         pooled = await self._pool(inputs, context)
@@ -94,7 +103,7 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
             request.query,
             request.documents,
             self._abilities(),
-            truncate=optional(request, "truncate", False),
+            truncate_end=optional(request, "truncate_end", False),
         )
         pooled = await self._pool(inputs, context, "documents")
         ranked = ranking(pooled, self._abilities())
@@ -157,16 +166,16 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
 class EmbedOptions:
     """The options of a call, checked once."""
 
-    def __init__(self, message: pb.EmbedRequest) -> None:
+    def __init__(self, message: pb.EmbedOptions) -> None:
         """Read the options.
 
         Raises:
             RequestError: One is no value of its enum.
         """
         if message.pooling not in _POOLINGS:
-            raise bad("pooling", "expected a value of Pooling, got another number")
+            raise bad("options.pooling", "expected a value of Pooling, got another number")
         if message.format not in pb.VectorFormat.values():
-            raise bad("format", "expected a value of VectorFormat, got another number")
+            raise bad("options.format", "expected a value of VectorFormat, got another number")
         self._format = message.format
         self._special = optional(message, "add_special_tokens", True)
         self._keep = optional(message, "truncate_prompt", None)
@@ -174,7 +183,7 @@ class EmbedOptions:
             pooling=_POOLINGS[message.pooling],
             normalize=optional(message, "normalize", True),
             dimensions=optional(message, "dimensions", None),
-            truncate=optional(message, "truncate", False),
+            truncate_end=optional(message, "truncate_end", False),
             prompt_name=optional(message, "prompt_name", None),
         )
 
@@ -184,8 +193,8 @@ class EmbedOptions:
         Raises:
             RequestError: It holds nothing, or a pair.
         """
-        if value.HasField("second"):
-            raise bad(f"{path}.second", "expected none: a vector is of one text")
+        if value.HasField("text_pair"):
+            raise bad(f"{path}.text_pair", "expected none: a vector is of one text")
         return Request(
             _prompt(value, path),
             pooling=self._pooling,
@@ -221,7 +230,7 @@ class _StreamCall:
     def __init__(self, server: ServerContext, outbox: Outbox, context: ServicerContext) -> None:
         self._server = server
         self._tenant = server.authenticator.tenant(context)
-        self._options = EmbedOptions(pb.EmbedRequest())
+        self._options = EmbedOptions(pb.EmbedOptions())
         self._has_begun = self._is_beginning = False
         self._results: list[pb.EmbedStreamResponse] = []
         self._arrived = asyncio.Event()
@@ -251,8 +260,8 @@ class _StreamCall:
             RequestError: The options are wrong: the call fails.
         """
         async for message in messages:
-            if message.HasField("options"):
-                self._set_options(message.options)
+            if message.model or message.HasField("options"):
+                self._begin_with(message)
             self._has_begun = True
             if not message.HasField("input"):
                 continue
@@ -265,13 +274,12 @@ class _StreamCall:
                 self.wake()
         self.requests.half_close()
 
-    def _set_options(self, options: pb.EmbedRequest) -> None:
+    def _begin_with(self, message: pb.EmbedStreamRequest) -> None:
         if self._has_begun:
-            raise bad("options", "expected in the first message alone")
-        if options.inputs:
-            raise bad("options.inputs", "expected none: each input has its own message")
-        check_model(options.model, self._server.model_names)
-        self._options = EmbedOptions(options)
+            field = "options" if message.HasField("options") else "model"
+            raise bad(field, "expected in the first message alone")
+        check_model(message.model, self._server.model_names)
+        self._options = EmbedOptions(message.options)
 
     async def _wait_for_room(self) -> None:
         # Results that the client has not read count, too.
@@ -282,20 +290,20 @@ class _StreamCall:
     async def _begin(self, message: pb.EmbedStreamRequest) -> None:
         """Submit an input; an error of it reaches no other input."""
         try:
-            check_request_id(message.id)
-            if not message.id:
-                raise bad("id", "expected a text, got none")
+            check_request_id(message.request_id)
+            if not message.request_id:
+                raise bad("request_id", "expected a text, got none")
             request = self._options.request(message.input, "input")
-            await self.requests.begin(of_tenant(request, self._tenant), message.id)
+            await self.requests.begin(of_tenant(request, self._tenant), message.request_id)
         except RequestError as error:
-            self._on_result(message.id, error)
+            self._on_result(message.request_id, error)
 
     def _on_result(self, label: str, result: Result) -> None:
-        response = pb.EmbedStreamResponse(id=label)
+        response = pb.EmbedStreamResponse(request_id=label)
         if isinstance(result, Pooled):
             response.embedding.CopyFrom(self._options.embedding(result))
         else:
-            response.error.CopyFrom(to_error(result))
+            response.error.CopyFrom(to_error(_NAMES.translate(result)))
         self._results.append(response)
         self._arrived.set()
 

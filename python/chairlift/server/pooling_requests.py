@@ -67,8 +67,8 @@ class PoolingRequests(Requests):
             RequestError: It is wrong, its label is in use, or the server takes no request now.
         """
         if label in self._by_label:
-            message = "id: a live input of this stream has the same"
-            raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="id")
+            message = "request_id: a live input of this stream has the same"
+            raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
         try:
             await self.submit(request, _NO_OUTPUT, label, arrived_at=time.monotonic())
         except RequestError as error:

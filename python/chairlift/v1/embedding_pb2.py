@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from chairlift.v1 import generation_pb2 as chairlift_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63hairlift/v1/embedding.proto\x12\x0c\x63hairlift.v1\x1a\x1d\x63hairlift/v1/generation.proto\"\xa1\x03\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12(\n\x06inputs\x18\x02 \x03(\x0b\x32\x18.chairlift.v1.EmbedInput\x12&\n\x07pooling\x18\x03 \x01(\x0e\x32\x15.chairlift.v1.Pooling\x12\x16\n\tnormalize\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x17\n\ndimensions\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12\x1c\n\x0ftruncate_prompt\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x15\n\x08truncate\x18\x08 \x01(\x08H\x04\x88\x01\x01\x12*\n\x06\x66ormat\x18\t \x01(\x0e\x32\x1a.chairlift.v1.VectorFormat\x12\x18\n\x0bprompt_name\x18\n \x01(\tH\x05\x88\x01\x01\x42\x0c\n\n_normalizeB\r\n\x0b_dimensionsB\x15\n\x13_add_special_tokensB\x12\n\x10_truncate_promptB\x0b\n\t_truncateB\x0e\n\x0c_prompt_name\"r\n\nEmbedInput\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12+\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x16.chairlift.v1.TokenIdsH\x00\x12\x13\n\x06second\x18\x03 \x01(\tH\x01\x88\x01\x01\x42\x07\n\x05inputB\t\n\x07_second\"<\n\rEmbedResponse\x12+\n\nembeddings\x18\x01 \x03(\x0b\x32\x17.chairlift.v1.Embedding\"F\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12\x19\n\x11num_prompt_tokens\x18\x02 \x01(\r\x12\x0e\n\x06packed\x18\x03 \x01(\x0c\"\xa6\x01\n\x0f\x43lassifyRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12(\n\x06inputs\x18\x02 \x03(\x0b\x32\x18.chairlift.v1.EmbedInput\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12\x15\n\x08truncate\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x15\n\x13_add_special_tokensB\x0b\n\t_truncate\"A\n\x10\x43lassifyResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.chairlift.v1.Classification\"U\n\x0e\x43lassification\x12(\n\x06scores\x18\x01 \x03(\x0b\x32\x18.chairlift.v1.LabelScore\x12\x19\n\x11num_prompt_tokens\x18\x02 \x01(\r\"*\n\nLabelScore\x12\r\n\x05label\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\"\x82\x01\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\x12\n\x05top_n\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x15\n\x08truncate\x18\x05 \x01(\x08H\x01\x88\x01\x01\x42\x08\n\x06_top_nB\x0b\n\t_truncate\"?\n\x0eRerankResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.chairlift.v1.RankedDocument\"I\n\x0eRankedDocument\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\"v\n\x12\x45mbedStreamRequest\x12+\n\x07options\x18\x01 \x01(\x0b\x32\x1a.chairlift.v1.EmbedRequest\x12\n\n\x02id\x18\x02 \x01(\t\x12\'\n\x05input\x18\x03 \x01(\x0b\x32\x18.chairlift.v1.EmbedInput\"\x7f\n\x13\x45mbedStreamResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12,\n\tembedding\x18\x02 \x01(\x0b\x32\x17.chairlift.v1.EmbeddingH\x00\x12$\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x13.chairlift.v1.ErrorH\x00\x42\x08\n\x06result*\x95\x01\n\x0cVectorFormat\x12\x1d\n\x19VECTOR_FORMAT_UNSPECIFIED\x10\x00\x12\x19\n\x15VECTOR_FORMAT_FLOAT32\x10\x01\x12\x19\n\x15VECTOR_FORMAT_FLOAT16\x10\x02\x12\x16\n\x12VECTOR_FORMAT_INT8\x10\x03\x12\x18\n\x14VECTOR_FORMAT_BINARY\x10\x04*j\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOLING_LAST\x10\x01\x12\x10\n\x0cPOOLING_MEAN\x10\x02\x12\x11\n\rPOOLING_FIRST\x10\x03\x12\x0f\n\x0bPOOLING_MAX\x10\x04\x32\xbc\x02\n\x10\x45mbeddingService\x12@\n\x05\x45mbed\x12\x1a.chairlift.v1.EmbedRequest\x1a\x1b.chairlift.v1.EmbedResponse\x12I\n\x08\x43lassify\x12\x1d.chairlift.v1.ClassifyRequest\x1a\x1e.chairlift.v1.ClassifyResponse\x12\x43\n\x06Rerank\x12\x1b.chairlift.v1.RerankRequest\x1a\x1c.chairlift.v1.RerankResponse\x12V\n\x0b\x45mbedStream\x12 .chairlift.v1.EmbedStreamRequest\x1a!.chairlift.v1.EmbedStreamResponse(\x01\x30\x01\x42W\n\x14\x65xample.chairlift.v1B\x0e\x45mbeddingProtoP\x01Z-chairlift.example/go/chairlift/v1;chairliftv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63hairlift/v1/embedding.proto\x12\x0c\x63hairlift.v1\x1a\x1d\x63hairlift/v1/generation.proto\"t\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12(\n\x06inputs\x18\x02 \x03(\x0b\x32\x18.chairlift.v1.EmbedInput\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.chairlift.v1.EmbedOptions\"\xf0\x02\n\x0c\x45mbedOptions\x12&\n\x07pooling\x18\x01 \x01(\x0e\x32\x15.chairlift.v1.Pooling\x12\x16\n\tnormalize\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x17\n\ndimensions\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x02\x88\x01\x01\x12\x1c\n\x0ftruncate_prompt\x18\x05 \x01(\rH\x03\x88\x01\x01\x12\x19\n\x0ctruncate_end\x18\x06 \x01(\x08H\x04\x88\x01\x01\x12*\n\x06\x66ormat\x18\x07 \x01(\x0e\x32\x1a.chairlift.v1.VectorFormat\x12\x18\n\x0bprompt_name\x18\x08 \x01(\tH\x05\x88\x01\x01\x42\x0c\n\n_normalizeB\r\n\x0b_dimensionsB\x15\n\x13_add_special_tokensB\x12\n\x10_truncate_promptB\x0f\n\r_truncate_endB\x0e\n\x0c_prompt_name\"x\n\nEmbedInput\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12+\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x16.chairlift.v1.TokenIdsH\x00\x12\x16\n\ttext_pair\x18\x03 \x01(\tH\x01\x88\x01\x01\x42\x07\n\x05inputB\x0c\n\n_text_pair\"<\n\rEmbedResponse\x12+\n\nembeddings\x18\x01 \x03(\x0b\x32\x17.chairlift.v1.Embedding\"F\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12\x19\n\x11num_prompt_tokens\x18\x02 \x01(\r\x12\x0e\n\x06packed\x18\x03 \x01(\x0c\"\xae\x01\n\x0f\x43lassifyRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12(\n\x06inputs\x18\x02 \x03(\x0b\x32\x18.chairlift.v1.EmbedInput\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12\x19\n\x0ctruncate_end\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x15\n\x13_add_special_tokensB\x0f\n\r_truncate_end\"A\n\x10\x43lassifyResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.chairlift.v1.Classification\"U\n\x0e\x43lassification\x12(\n\x06scores\x18\x01 \x03(\x0b\x32\x18.chairlift.v1.LabelScore\x12\x19\n\x11num_prompt_tokens\x18\x02 \x01(\r\"*\n\nLabelScore\x12\r\n\x05label\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\"\x8a\x01\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\x12\n\x05top_n\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0ctruncate_end\x18\x05 \x01(\x08H\x01\x88\x01\x01\x42\x08\n\x06_top_nB\x0f\n\r_truncate_end\"?\n\x0eRerankResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.chairlift.v1.RankedDocument\"I\n\x0eRankedDocument\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\"\x8d\x01\n\x12\x45mbedStreamRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12+\n\x07options\x18\x02 \x01(\x0b\x32\x1a.chairlift.v1.EmbedOptions\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\'\n\x05input\x18\x04 \x01(\x0b\x32\x18.chairlift.v1.EmbedInput\"\x87\x01\n\x13\x45mbedStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12,\n\tembedding\x18\x02 \x01(\x0b\x32\x17.chairlift.v1.EmbeddingH\x00\x12$\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x13.chairlift.v1.ErrorH\x00\x42\x08\n\x06result*\x95\x01\n\x0cVectorFormat\x12\x1d\n\x19VECTOR_FORMAT_UNSPECIFIED\x10\x00\x12\x19\n\x15VECTOR_FORMAT_FLOAT32\x10\x01\x12\x19\n\x15VECTOR_FORMAT_FLOAT16\x10\x02\x12\x16\n\x12VECTOR_FORMAT_INT8\x10\x03\x12\x18\n\x14VECTOR_FORMAT_BINARY\x10\x04*j\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOLING_LAST\x10\x01\x12\x10\n\x0cPOOLING_MEAN\x10\x02\x12\x11\n\rPOOLING_FIRST\x10\x03\x12\x0f\n\x0bPOOLING_MAX\x10\x04\x32\xbc\x02\n\x10\x45mbeddingService\x12@\n\x05\x45mbed\x12\x1a.chairlift.v1.EmbedRequest\x1a\x1b.chairlift.v1.EmbedResponse\x12I\n\x08\x43lassify\x12\x1d.chairlift.v1.ClassifyRequest\x1a\x1e.chairlift.v1.ClassifyResponse\x12\x43\n\x06Rerank\x12\x1b.chairlift.v1.RerankRequest\x1a\x1c.chairlift.v1.RerankResponse\x12V\n\x0b\x45mbedStream\x12 .chairlift.v1.EmbedStreamRequest\x1a!.chairlift.v1.EmbedStreamResponse(\x01\x30\x01\x42W\n\x14\x65xample.chairlift.v1B\x0e\x45mbeddingProtoP\x01Z-chairlift.example/go/chairlift/v1;chairliftv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,36 +33,38 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'chairlift.v1.embedding_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024example.chairlift.v1B\016EmbeddingProtoP\001Z-chairlift.example/go/chairlift/v1;chairliftv1'
-  _globals['_VECTORFORMAT']._serialized_start=1637
-  _globals['_VECTORFORMAT']._serialized_end=1786
-  _globals['_POOLING']._serialized_start=1788
-  _globals['_POOLING']._serialized_end=1894
-  _globals['_EMBEDREQUEST']._serialized_start=78
-  _globals['_EMBEDREQUEST']._serialized_end=495
-  _globals['_EMBEDINPUT']._serialized_start=497
-  _globals['_EMBEDINPUT']._serialized_end=611
-  _globals['_EMBEDRESPONSE']._serialized_start=613
-  _globals['_EMBEDRESPONSE']._serialized_end=673
-  _globals['_EMBEDDING']._serialized_start=675
-  _globals['_EMBEDDING']._serialized_end=745
-  _globals['_CLASSIFYREQUEST']._serialized_start=748
-  _globals['_CLASSIFYREQUEST']._serialized_end=914
-  _globals['_CLASSIFYRESPONSE']._serialized_start=916
-  _globals['_CLASSIFYRESPONSE']._serialized_end=981
-  _globals['_CLASSIFICATION']._serialized_start=983
-  _globals['_CLASSIFICATION']._serialized_end=1068
-  _globals['_LABELSCORE']._serialized_start=1070
-  _globals['_LABELSCORE']._serialized_end=1112
-  _globals['_RERANKREQUEST']._serialized_start=1115
-  _globals['_RERANKREQUEST']._serialized_end=1245
-  _globals['_RERANKRESPONSE']._serialized_start=1247
-  _globals['_RERANKRESPONSE']._serialized_end=1310
-  _globals['_RANKEDDOCUMENT']._serialized_start=1312
-  _globals['_RANKEDDOCUMENT']._serialized_end=1385
-  _globals['_EMBEDSTREAMREQUEST']._serialized_start=1387
-  _globals['_EMBEDSTREAMREQUEST']._serialized_end=1505
-  _globals['_EMBEDSTREAMRESPONSE']._serialized_start=1507
-  _globals['_EMBEDSTREAMRESPONSE']._serialized_end=1634
-  _globals['_EMBEDDINGSERVICE']._serialized_start=1897
-  _globals['_EMBEDDINGSERVICE']._serialized_end=2213
+  _globals['_VECTORFORMAT']._serialized_start=1761
+  _globals['_VECTORFORMAT']._serialized_end=1910
+  _globals['_POOLING']._serialized_start=1912
+  _globals['_POOLING']._serialized_end=2018
+  _globals['_EMBEDREQUEST']._serialized_start=77
+  _globals['_EMBEDREQUEST']._serialized_end=193
+  _globals['_EMBEDOPTIONS']._serialized_start=196
+  _globals['_EMBEDOPTIONS']._serialized_end=564
+  _globals['_EMBEDINPUT']._serialized_start=566
+  _globals['_EMBEDINPUT']._serialized_end=686
+  _globals['_EMBEDRESPONSE']._serialized_start=688
+  _globals['_EMBEDRESPONSE']._serialized_end=748
+  _globals['_EMBEDDING']._serialized_start=750
+  _globals['_EMBEDDING']._serialized_end=820
+  _globals['_CLASSIFYREQUEST']._serialized_start=823
+  _globals['_CLASSIFYREQUEST']._serialized_end=997
+  _globals['_CLASSIFYRESPONSE']._serialized_start=999
+  _globals['_CLASSIFYRESPONSE']._serialized_end=1064
+  _globals['_CLASSIFICATION']._serialized_start=1066
+  _globals['_CLASSIFICATION']._serialized_end=1151
+  _globals['_LABELSCORE']._serialized_start=1153
+  _globals['_LABELSCORE']._serialized_end=1195
+  _globals['_RERANKREQUEST']._serialized_start=1198
+  _globals['_RERANKREQUEST']._serialized_end=1336
+  _globals['_RERANKRESPONSE']._serialized_start=1338
+  _globals['_RERANKRESPONSE']._serialized_end=1401
+  _globals['_RANKEDDOCUMENT']._serialized_start=1403
+  _globals['_RANKEDDOCUMENT']._serialized_end=1476
+  _globals['_EMBEDSTREAMREQUEST']._serialized_start=1479
+  _globals['_EMBEDSTREAMREQUEST']._serialized_end=1620
+  _globals['_EMBEDSTREAMRESPONSE']._serialized_start=1623
+  _globals['_EMBEDSTREAMRESPONSE']._serialized_end=1758
+  _globals['_EMBEDDINGSERVICE']._serialized_start=2021
+  _globals['_EMBEDDINGSERVICE']._serialized_end=2337
 # @@protoc_insertion_point(module_scope)

@@ -35,38 +35,44 @@ POOLING_FIRST: Pooling
 POOLING_MAX: Pooling
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "inputs", "pooling", "normalize", "dimensions", "add_special_tokens", "truncate_prompt", "truncate", "format", "prompt_name")
+    __slots__ = ("model", "inputs", "options")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
+    options: EmbedOptions
+    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ...) -> None: ...
+
+class EmbedOptions(_message.Message):
+    __slots__ = ("pooling", "normalize", "dimensions", "add_special_tokens", "truncate_prompt", "truncate_end", "format", "prompt_name")
     POOLING_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_PROMPT_FIELD_NUMBER: _ClassVar[int]
-    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_END_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
-    model: str
-    inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
     pooling: Pooling
     normalize: bool
     dimensions: int
     add_special_tokens: bool
     truncate_prompt: int
-    truncate: bool
+    truncate_end: bool
     format: VectorFormat
     prompt_name: str
-    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., add_special_tokens: bool = ..., truncate_prompt: _Optional[int] = ..., truncate: bool = ..., format: _Optional[_Union[VectorFormat, str]] = ..., prompt_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., add_special_tokens: bool = ..., truncate_prompt: _Optional[int] = ..., truncate_end: bool = ..., format: _Optional[_Union[VectorFormat, str]] = ..., prompt_name: _Optional[str] = ...) -> None: ...
 
 class EmbedInput(_message.Message):
-    __slots__ = ("text", "token_ids", "second")
+    __slots__ = ("text", "token_ids", "text_pair")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    SECOND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_PAIR_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _generation_pb2.TokenIds
-    second: str
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[_generation_pb2.TokenIds, _Mapping]] = ..., second: _Optional[str] = ...) -> None: ...
+    text_pair: str
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[_generation_pb2.TokenIds, _Mapping]] = ..., text_pair: _Optional[str] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("embeddings",)
@@ -85,16 +91,16 @@ class Embedding(_message.Message):
     def __init__(self, values: _Optional[_Iterable[float]] = ..., num_prompt_tokens: _Optional[int] = ..., packed: _Optional[bytes] = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
-    __slots__ = ("model", "inputs", "add_special_tokens", "truncate")
+    __slots__ = ("model", "inputs", "add_special_tokens", "truncate_end")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_END_FIELD_NUMBER: _ClassVar[int]
     model: str
     inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
     add_special_tokens: bool
-    truncate: bool
-    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., add_special_tokens: bool = ..., truncate: bool = ...) -> None: ...
+    truncate_end: bool
+    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., add_special_tokens: bool = ..., truncate_end: bool = ...) -> None: ...
 
 class ClassifyResponse(_message.Message):
     __slots__ = ("results",)
@@ -119,18 +125,18 @@ class LabelScore(_message.Message):
     def __init__(self, label: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("model", "query", "documents", "top_n", "truncate")
+    __slots__ = ("model", "query", "documents", "top_n", "truncate_end")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     TOP_N_FIELD_NUMBER: _ClassVar[int]
-    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_END_FIELD_NUMBER: _ClassVar[int]
     model: str
     query: str
     documents: _containers.RepeatedScalarFieldContainer[str]
     top_n: int
-    truncate: bool
-    def __init__(self, model: _Optional[str] = ..., query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., top_n: _Optional[int] = ..., truncate: bool = ...) -> None: ...
+    truncate_end: bool
+    def __init__(self, model: _Optional[str] = ..., query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., top_n: _Optional[int] = ..., truncate_end: bool = ...) -> None: ...
 
 class RerankResponse(_message.Message):
     __slots__ = ("results",)
@@ -149,21 +155,23 @@ class RankedDocument(_message.Message):
     def __init__(self, index: _Optional[int] = ..., score: _Optional[float] = ..., num_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class EmbedStreamRequest(_message.Message):
-    __slots__ = ("options", "id", "input")
+    __slots__ = ("model", "options", "request_id", "input")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
-    options: EmbedRequest
-    id: str
+    model: str
+    options: EmbedOptions
+    request_id: str
     input: EmbedInput
-    def __init__(self, options: _Optional[_Union[EmbedRequest, _Mapping]] = ..., id: _Optional[str] = ..., input: _Optional[_Union[EmbedInput, _Mapping]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., options: _Optional[_Union[EmbedOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., input: _Optional[_Union[EmbedInput, _Mapping]] = ...) -> None: ...
 
 class EmbedStreamResponse(_message.Message):
-    __slots__ = ("id", "embedding", "error")
-    ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("request_id", "embedding", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    id: str
+    request_id: str
     embedding: Embedding
     error: _generation_pb2.Error
-    def __init__(self, id: _Optional[str] = ..., embedding: _Optional[_Union[Embedding, _Mapping]] = ..., error: _Optional[_Union[_generation_pb2.Error, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., embedding: _Optional[_Union[Embedding, _Mapping]] = ..., error: _Optional[_Union[_generation_pb2.Error, _Mapping]] = ...) -> None: ...

@@ -185,7 +185,7 @@ async def test_grpc_sends_the_same_fields(written):
             parts = [part for event in tokens for part in event.tool_calls]
             assert [part.name for part in parts if part.name] == ["ride", "ride"]
             for position in range(2):
-                own = (p.arguments_json for p in parts if p.position == position)
+                own = (p.arguments_json for p in parts if p.index == position)
                 assert "".join(own) == ARGUMENTS
             assert received.end("a").finished.reason == pb.FINISH_REASON_STOP
 

@@ -239,7 +239,7 @@ def as_tokens(answer: types.Answer) -> pb.Tokens:
         num_tokens=len(answer.token_ids),
         reasoning=answer.reasoning,
         tool_calls=[
-            pb.ToolCall(position=n, id=call.id, name=call.name, arguments_json=str(call.arguments))
+            pb.ToolCall(index=n, id=call.id, name=call.name, arguments_json=str(call.arguments))
             for n, call in enumerate(answer.tool_calls)
         ],
     )

@@ -183,7 +183,7 @@ class RemoteRunner:
             found = await self._client.embed(
                 inputs,  # type: ignore[arg-type]
                 dimensions=pooling.dimensions,
-                truncate=pooling.truncate,
+                truncate_end=pooling.truncate_end,
                 prompt_name=pooling.prompt_name,
             )
         except ServerError as error:

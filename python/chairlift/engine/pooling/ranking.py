@@ -11,7 +11,7 @@ from chairlift.types import Pooling, PoolingTask, Request
 
 
 def rerank_requests(
-    query: str, documents: Sequence[str], abilities: PoolingAbilities, *, truncate: bool
+    query: str, documents: Sequence[str], abilities: PoolingAbilities, *, truncate_end: bool
 ) -> list[Request]:
     """Return the requests that rank documents: a pair for each, or vectors of query and documents.
 
@@ -23,12 +23,15 @@ def rerank_requests(
         raise RequestError(Reason.UNSUPPORTED, message, field="model")
     if abilities.labels:
         return [
-            Request(query, pooling=Pooling(PoolingTask.CLASSIFY, second=text, truncate=truncate))
+            Request(
+                query,
+                pooling=Pooling(PoolingTask.CLASSIFY, text_pair=text, truncate_end=truncate_end),
+            )
             for text in documents
         ]
     normalize = True if abilities.similarity == "cosine" else None
-    first = Pooling(normalize=normalize, truncate=truncate, input_type="query")
-    others = Pooling(normalize=normalize, truncate=truncate, input_type="document")
+    first = Pooling(normalize=normalize, truncate_end=truncate_end, input_type="query")
+    others = Pooling(normalize=normalize, truncate_end=truncate_end, input_type="document")
     return [Request(query, pooling=first), *(Request(text, pooling=others) for text in documents)]
 
 

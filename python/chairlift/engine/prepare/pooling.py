@@ -64,24 +64,24 @@ def pooling_ids(
             num_prompt = _num_prompt(encoder, before, special=request.add_special_tokens)
         ids, num_first = encoder.encode_input(
             text,
-            asked.second,
-            most if asked.truncate else None,
+            asked.text_pair,
+            most if asked.truncate_end else None,
             add_special_tokens=request.add_special_tokens,
         )
     else:
-        if asked.second is not None:
+        if asked.text_pair is not None:
             expected = "a text as the second of the pair is, got token ids"
             raise _bad(expected)
         check_without_text(asked, abilities)
         ids = checks.token_ids(prompt, "token_ids", vocab_size)
-        ids = ids[:most] if asked.truncate else ids
+        ids = ids[:most] if asked.truncate_end else ids
     if keep is not None:
         num_prompt = max(0, num_prompt - max(0, len(ids) - keep))
         ids = ids[-keep:]
     checks.encoded_ids(ids, "input", vocab_size)
     if len(ids) > most:
         raise _too_long(most, len(ids))
-    is_pair = asked.second is not None and abilities.has_token_types
+    is_pair = asked.text_pair is not None and abilities.has_token_types
     return PoolingInput(ids, num_first if is_pair else None, num_prompt)
 
 
@@ -113,7 +113,7 @@ def check_input_size(prompt: Prompt, abilities: PoolingAbilities, limits: TextLi
 def _too_long(most: int, got: int, at_least: str = "") -> RequestError:
     message = (
         f"input: {context_words(most)}expected at most {most} tokens, got {at_least}{got};"
-        " truncate leaves out the end"
+        " a request may ask to leave out the end"
     )
     return RequestError(Reason.PROMPT_TOO_LONG, message, field="input")
 

@@ -250,9 +250,9 @@ class Preparer:
             keep = self._limits.text.max_context_len - 1
         elif keep is not None:
             keep = checks.integer(keep, "truncate_prompt", 1, _MAX_UINT32)
-        if request.pooling is None or (keep is not None and not request.pooling.truncate):
+        if request.pooling is None or (keep is not None and not request.pooling.truncate_end):
             self._check_size(request, keep)
-        elif not request.pooling.truncate:
+        elif not request.pooling.truncate_end:
             check_input_size(request.prompt, self._limits.pooling, self._limits.text)
         asked = request.constraint
         if asked is not None and num_sequences > num_answers:

@@ -89,7 +89,7 @@ def embeddings_job(value: Any, served: Sequence[str]) -> EmbeddingsJob:
     inputs = _inputs(fields.take("input"))
     pooling = Pooling(
         dimensions=fields.take("dimensions"),
-        truncate=_truncates(fields),
+        truncate_end=_truncates(fields),
         prompt_name=fields.take("prompt_name"),
         input_type=fields.text("input_type") or None,
     )
@@ -131,13 +131,13 @@ async def rerank(server: ServerContext, exchange: Exchange) -> None:
         model = model_of(fields, server.model_names)
         query, documents = _query(fields), _texts(fields.items("documents"))
         top, returns = fields.take("top_n"), fields.flag("return_documents")
-        truncate = _truncates(fields)
+        truncate_end = _truncates(fields)
         # A ranking knows which text is the query.
         fields.drop("input_type", *rules.IGNORED_OF_VECTORS)
         fields.end()
         if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
             raise bad("top_n", "a number of at least 1", top)
-        requests = rerank_requests(query, documents, abilities, truncate=truncate)
+        requests = rerank_requests(query, documents, abilities, truncate_end=truncate_end)
         results = await _run(server, exchange, requests, "documents")
     except RequestError as error:
         raise HttpError.of(_RERANK_NAMES.translate(error)) from None

@@ -241,10 +241,10 @@ class Calls:
 
     def add(self, part: pb.ToolCall) -> None:
         """Add a part; the first part of a call has its id and name."""
-        if part.position >= len(self._heads):
+        if part.index >= len(self._heads):
             self._heads.append((part.id, part.name))
             self._arguments.append([])
-        self._arguments[part.position].append(part.arguments_json)
+        self._arguments[part.index].append(part.arguments_json)
 
     def arguments(self, position: int) -> str:
         """Return the arguments of a call so far."""
@@ -268,7 +268,7 @@ class Calls:
 
 def call_delta(part: pb.ToolCall) -> dict[str, Any]:
     """Return a part of a call as a chunk has it."""
-    delta: dict[str, Any] = {"index": part.position}
+    delta: dict[str, Any] = {"index": part.index}
     function = {"arguments": part.arguments_json}
     if part.name:
         delta |= {"id": part.id, "type": "function"}
