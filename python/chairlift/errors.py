@@ -1,41 +1,125 @@
 """The exceptions of Chairlift, and the reasons of refusals."""
 
 from enum import StrEnum
-from typing import Final
+from http import HTTPStatus
+from typing import Final, Self
 
 MAX_ECHO_CHARACTERS: Final = 100
 """Most characters of a request that an error quotes."""
 
 
 class Reason(StrEnum):
-    """Why a request or command was refused or failed; a closed list that clients can switch on."""
+    """Why a request or command was refused or failed; a closed list that clients can switch on.
 
-    BAD_PARAMETER = "BAD_PARAMETER"
-    PROMPT_TOO_LONG = "PROMPT_TOO_LONG"
-    KV_CAPACITY = "KV_CAPACITY"
-    UNKNOWN_MODEL = "UNKNOWN_MODEL"
-    UNKNOWN_ADAPTER = "UNKNOWN_ADAPTER"
-    DUPLICATE_REQUEST_ID = "DUPLICATE_REQUEST_ID"
-    UNKNOWN_REQUEST = "UNKNOWN_REQUEST"
-    EVENTS_DROPPED = "EVENTS_DROPPED"
-    RESUMED_ELSEWHERE = "RESUMED_ELSEWHERE"
-    ABORTED = "ABORTED"
-    UNAUTHENTICATED = "UNAUTHENTICATED"
-    QUEUE_FULL = "QUEUE_FULL"
-    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
-    QUEUE_TIMEOUT = "QUEUE_TIMEOUT"
-    DEADLINE_UNREACHABLE = "DEADLINE_UNREACHABLE"
-    SLOW_READER = "SLOW_READER"
-    UNSUPPORTED = "UNSUPPORTED"
-    STARTING = "STARTING"
-    DRAINING = "DRAINING"
-    ENGINE_DOWN = "ENGINE_DOWN"
-    ENGINE_BUSY = "ENGINE_BUSY"
-    NUMERIC_FAULT = "NUMERIC_FAULT"
-    NO_TOKEN_LEFT = "NO_TOKEN_LEFT"
-    CONSTRAINT_TOO_COMPLEX = "CONSTRAINT_TOO_COMPLEX"
-    STEP_FAILED = "STEP_FAILED"
-    INTERNAL = "INTERNAL"
+    `Error.reason` in the proto has the same list.
+
+    Attributes:
+        code: Name of the gRPC code.
+        http_status: Status of an HTTP response.
+        message: The text where no field of the request is at fault; else empty.
+        retry_after_s: When a retry may succeed, in seconds; None is never, or said elsewhere.
+    """
+
+    code: str
+    http_status: HTTPStatus
+    message: str
+    retry_after_s: float | None
+
+    def __new__(
+        cls,
+        value: str,
+        code: str,
+        http_status: int,
+        message: str = "",
+        retry_after_s: float | None = None,
+    ) -> Self:
+        """Make a member of the table below, whose value is its name."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.code = code
+        member.http_status = HTTPStatus(http_status)
+        member.message = message
+        member.retry_after_s = retry_after_s
+        return member
+
+    BAD_PARAMETER = "BAD_PARAMETER", "INVALID_ARGUMENT", 400
+    PROMPT_TOO_LONG = "PROMPT_TOO_LONG", "INVALID_ARGUMENT", 400
+    # Not RESOURCE_EXHAUSTED: clients would retry forever what can never fit.
+    KV_CAPACITY = "KV_CAPACITY", "FAILED_PRECONDITION", 400
+    UNKNOWN_MODEL = "UNKNOWN_MODEL", "NOT_FOUND", 404
+    UNKNOWN_ADAPTER = "UNKNOWN_ADAPTER", "NOT_FOUND", 404, "the adapter was unloaded"
+    DUPLICATE_REQUEST_ID = "DUPLICATE_REQUEST_ID", "ALREADY_EXISTS", 409
+    UNKNOWN_REQUEST = "UNKNOWN_REQUEST", "NOT_FOUND", 404
+    EVENTS_DROPPED = "EVENTS_DROPPED", "OUT_OF_RANGE", 410
+    RESUMED_ELSEWHERE = (
+        "RESUMED_ELSEWHERE",
+        "ABORTED",
+        409,
+        "another stream has resumed the request",
+    )
+    ABORTED = "ABORTED", "ABORTED", 409, "another call aborted the request"
+    UNAUTHENTICATED = "UNAUTHENTICATED", "UNAUTHENTICATED", 401
+    # The statuses 503 are those that clients of HTTP retry: the request itself is right.
+    QUEUE_FULL = "QUEUE_FULL", "RESOURCE_EXHAUSTED", 503, "the queue is full", 1.0
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED", "RESOURCE_EXHAUSTED", 429
+    QUEUE_TIMEOUT = (
+        "QUEUE_TIMEOUT",
+        "DEADLINE_EXCEEDED",
+        503,
+        "the request did not start within its queue timeout",
+        1.0,
+    )
+    DEADLINE_UNREACHABLE = "DEADLINE_UNREACHABLE", "DEADLINE_EXCEEDED", 503
+    SLOW_READER = "SLOW_READER", "RESOURCE_EXHAUSTED", 408
+    UNSUPPORTED = "UNSUPPORTED", "UNIMPLEMENTED", 400
+    STARTING = "STARTING", "UNAVAILABLE", 503, "the model is still loading", 1.0
+    DRAINING = (
+        "DRAINING",
+        "UNAVAILABLE",
+        503,
+        "the server is shutting down and takes no new requests",
+        1.0,
+    )
+    ENGINE_DOWN = (
+        "ENGINE_DOWN",
+        "UNAVAILABLE",
+        503,
+        "the engine stopped after an internal fault",
+        1.0,
+    )
+    ENGINE_BUSY = (
+        "ENGINE_BUSY",
+        "UNAVAILABLE",
+        503,
+        "the engine is in a step that takes long",
+        1.0,
+    )
+    NUMERIC_FAULT = (
+        "NUMERIC_FAULT",
+        "INTERNAL",
+        500,
+        "the model's output for this request was not finite",
+    )
+    # What the request asks for together allows nothing, or too much work.
+    NO_TOKEN_LEFT = (
+        "NO_TOKEN_LEFT",
+        "INVALID_ARGUMENT",
+        400,
+        "no token is left to draw: the constraint, allowed and banned ids together allow none",
+    )
+    CONSTRAINT_TOO_COMPLEX = (
+        "CONSTRAINT_TOO_COMPLEX",
+        "INVALID_ARGUMENT",
+        400,
+        "the constraint takes more work or memory for a token than the server allows",
+    )
+    STEP_FAILED = (
+        "STEP_FAILED",
+        "INTERNAL",
+        500,
+        "the model fails for this request, also when it runs alone",
+    )
+    INTERNAL = "INTERNAL", "INTERNAL", 500
 
 
 def echo(text: str) -> str:
@@ -82,41 +166,10 @@ class RequestError(ChairliftError):
         self.retry_after_s = retry_after_s
 
 
-MESSAGES: Final = {
-    Reason.QUEUE_TIMEOUT: "the request did not start within its queue timeout",
-    Reason.NUMERIC_FAULT: "the model's output for this request was not finite",
-    Reason.NO_TOKEN_LEFT: (
-        "no token is left to draw: the constraint, allowed and banned ids together allow none"
-    ),
-    Reason.CONSTRAINT_TOO_COMPLEX: (
-        "the constraint takes more work or memory for a token than the server allows"
-    ),
-    Reason.STEP_FAILED: "the model fails for this request, also when it runs alone",
-    Reason.ENGINE_DOWN: "the engine stopped after an internal fault",
-    Reason.ENGINE_BUSY: "the engine is in a step that takes long",
-    Reason.UNKNOWN_ADAPTER: "the adapter was unloaded",
-    Reason.RESUMED_ELSEWHERE: "another stream has resumed the request",
-    Reason.ABORTED: "another call aborted the request",
-    Reason.DRAINING: "the server is shutting down and takes no new requests",
-    Reason.STARTING: "the model is still loading",
-    Reason.QUEUE_FULL: "the queue is full",
-}
-"""The messages of reasons that no field of the request caused."""
-
-RETRY_AFTER_S: Final = {
-    Reason.QUEUE_FULL: 1.0,
-    Reason.QUEUE_TIMEOUT: 1.0,
-    Reason.STARTING: 1.0,
-    Reason.DRAINING: 1.0,
-    Reason.ENGINE_DOWN: 1.0,
-    Reason.ENGINE_BUSY: 1.0,
-}
-"""When a retry may succeed."""
-
-
 def refusal(reason: Reason) -> RequestError:
-    """Return the error of a request that is refused for a reason in `MESSAGES`."""
-    return RequestError(reason, MESSAGES[reason], retry_after_s=RETRY_AFTER_S.get(reason))
+    """Return the error of a request that is refused for a reason with a message of its own."""
+    assert reason.message, reason
+    return RequestError(reason, reason.message, retry_after_s=reason.retry_after_s)
 
 
 class EngineState(StrEnum):

@@ -11,7 +11,7 @@ from chairlift.client import connect
 from chairlift.config import engine_config
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
-from chairlift.errors import RequestError
+from chairlift.errors import Reason, RequestError
 from chairlift.server.server import Server, ServerConfig
 
 from tests.cli.batch_files import openai, prompts, read, write
@@ -124,7 +124,7 @@ def test_a_server_computes_vectors_of_a_file(chairlift, encoder, tmp_path):
 
 def test_a_full_queue_is_waited_for(chairlift, tiny_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("chairlift.cli.batch.remote._FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr("chairlift.errors.RETRY_AFTER_S", {})
+    monkeypatch.setattr(Reason.QUEUE_FULL, "retry_after_s", None)
     source = write(tmp_path / "in.jsonl", prompts(40))
     settings = {"max_num_seqs": 1, "max_queued_requests": 1}
     monkeypatch.setattr("chairlift.cli.batch.remote.MAX_ATTEMPTS", 1000)

@@ -75,5 +75,5 @@ def _request_error(
     reason: str, message: str, field: str, retry_after_s: float | None
 ) -> RequestError:
     # A newer server may know reasons that this client does not.
-    known = Reason(reason) if reason in Reason.__members__ else Reason.INTERNAL
+    known = Reason[reason] if reason in Reason.__members__ else Reason.INTERNAL
     return RequestError(known, message, field=field, retry_after_s=retry_after_s)

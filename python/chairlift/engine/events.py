@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.errors import MESSAGES, RETRY_AFTER_S, Reason, RequestError
+from chairlift.errors import Reason, RequestError
 from chairlift.types import (
     Answer,
     Event,
@@ -122,7 +122,7 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
     )
     timeline = _timeline(account)
     if isinstance(event, _core.FailedEvent):
-        return failed(event.request_id, Reason(event.reason), usage, timeline)
+        return failed(event.request_id, Reason[event.reason], usage, timeline)
     return Finished(
         request_id=event.request_id,
         index=event.index,
@@ -238,10 +238,10 @@ def failed(
     return Failed(
         request_id=NEVER_QUEUED if request_id is None else request_id,
         reason=reason,
-        message=MESSAGES[reason],
+        message=reason.message,
         usage=usage,
         timeline=timeline,
-        retry_after_s=RETRY_AFTER_S.get(reason),
+        retry_after_s=reason.retry_after_s,
     )
 
 
@@ -258,9 +258,9 @@ def refused(error: RequestError) -> Failed:
 
 def core_refusal(error: _core.Refused) -> RequestError:
     """Return the error for a request that the scheduler does not take."""
-    reason = Reason(error.reason)
+    reason = Reason[error.reason]
     return RequestError(
-        reason, error.message, field=error.field, retry_after_s=RETRY_AFTER_S.get(reason)
+        reason, error.message, field=error.field, retry_after_s=reason.retry_after_s
     )
 
 

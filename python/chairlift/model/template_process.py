@@ -42,7 +42,7 @@ class TemplateProcess:
             _refuse(f"chat template: {error}")
         if "text" in answer:
             return str(answer["text"])
-        raise RequestError(Reason(answer["reason"]), answer["message"], field="chat")
+        raise RequestError(Reason[answer["reason"]], answer["message"], field="chat")
 
 
 def _refuse(message: str) -> NoReturn:

@@ -19,7 +19,6 @@ from chairlift.server.outbox import Outbox
 from chairlift.server.registry import LiveRequest, Stage
 from chairlift.server.request_log import log_end
 from chairlift.server.requests import Requests
-from chairlift.server.status import CODES
 
 _NO_OUTPUT = OutputOptions(text=False, token_ids=False, logprobs=False, timeline=False, interval=0)
 Result = Pooled | RequestError
@@ -101,7 +100,7 @@ class PoolingRequests(Requests):
         was_accepted = live.stage is not Stage.SUBMITTED
         self._forget(live)
         if was_accepted:
-            log_end(self._server, live, event.reason, CODES[event.reason].name, event)
+            log_end(self._server, live, event.reason, event.reason.code, event)
         else:
             self._server.metrics.refused(self._tenant, error.reason)
         self._on_result(live.label, error)

@@ -14,7 +14,7 @@ from chairlift.server.outbox import Outbox
 from chairlift.server.quotas import sequences_of
 from chairlift.server.registry import LiveRequest, Stage
 from chairlift.server.request_log import log_end, log_refusal, log_trace
-from chairlift.server.status import CODES, to_error
+from chairlift.server.status import to_error
 from chairlift.server.telemetry import operation_of
 from chairlift.server.turns import Turns
 from chairlift.v1 import generation_pb2 as pb
@@ -371,7 +371,7 @@ class Requests:
             return
         if event.usage is not None:
             live.use(event.usage)
-        log_end(self._server, live, event.reason, CODES[event.reason].name, event)
+        log_end(self._server, live, event.reason, event.reason.code, event)
         if self._only_one:
             self.error = error
         self._outbox.end(

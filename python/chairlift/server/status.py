@@ -23,41 +23,10 @@ MAX_MESSAGE_BYTES: Final = 1000
 """Of the text of an error, which travels in metadata up to six times as long: percent-encoded, and
 twice in base64. Clients of gRPC refuse metadata of more than 8 KiB."""
 
-CODES: Final = {
-    Reason.BAD_PARAMETER: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.PROMPT_TOO_LONG: grpc.StatusCode.INVALID_ARGUMENT,
-    # Not RESOURCE_EXHAUSTED: clients would retry forever what can never fit.
-    Reason.KV_CAPACITY: grpc.StatusCode.FAILED_PRECONDITION,
-    Reason.UNKNOWN_MODEL: grpc.StatusCode.NOT_FOUND,
-    Reason.UNKNOWN_ADAPTER: grpc.StatusCode.NOT_FOUND,
-    Reason.DUPLICATE_REQUEST_ID: grpc.StatusCode.ALREADY_EXISTS,
-    Reason.UNKNOWN_REQUEST: grpc.StatusCode.NOT_FOUND,
-    Reason.EVENTS_DROPPED: grpc.StatusCode.OUT_OF_RANGE,
-    Reason.RESUMED_ELSEWHERE: grpc.StatusCode.ABORTED,
-    Reason.ABORTED: grpc.StatusCode.ABORTED,
-    Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
-    Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Reason.QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Reason.QUEUE_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Reason.DEADLINE_UNREACHABLE: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Reason.SLOW_READER: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Reason.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
-    Reason.STARTING: grpc.StatusCode.UNAVAILABLE,
-    Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
-    Reason.ENGINE_DOWN: grpc.StatusCode.UNAVAILABLE,
-    Reason.ENGINE_BUSY: grpc.StatusCode.UNAVAILABLE,
-    Reason.NUMERIC_FAULT: grpc.StatusCode.INTERNAL,
-    # What the request asks for together allows nothing, or too much work.
-    Reason.NO_TOKEN_LEFT: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.CONSTRAINT_TOO_COMPLEX: grpc.StatusCode.INVALID_ARGUMENT,
-    Reason.STEP_FAILED: grpc.StatusCode.INTERNAL,
-    Reason.INTERNAL: grpc.StatusCode.INTERNAL,
-}
-
 
 def code_of(reason: Reason) -> int:
     """Return the number of the gRPC code."""
-    return int(CODES[reason].value[0])
+    return int(grpc.StatusCode[reason.code].value[0])
 
 
 def duration(seconds: float) -> duration_pb2.Duration:
@@ -71,7 +40,7 @@ def to_error(error: RequestError) -> pb.Error:
     """Return the error as part of an event."""
     wait_s = error.retry_after_s
     return pb.Error(
-        code=f"STATUS_CODE_{CODES[error.reason].name}",
+        code=f"STATUS_CODE_{error.reason.code}",
         reason=error.reason.value,
         message=_short(error.message),
         field=error.field,
@@ -83,7 +52,7 @@ def from_error(error: pb.Error) -> RequestError:
     """Return the error that `to_error` has made part of an event."""
     wait_s = error.retry_after.ToNanoseconds() * 1e-9 if error.HasField("retry_after") else None
     return RequestError(
-        Reason(error.reason), error.message, field=error.field, retry_after_s=wait_s
+        Reason[error.reason], error.message, field=error.field, retry_after_s=wait_s
     )
 
 
@@ -94,7 +63,7 @@ def to_status(error: RequestError) -> grpc.Status:
     if error.field:
         info.metadata["field"] = error.field
     details = [_packed(info)]
-    if error.field and CODES[error.reason] is grpc.StatusCode.INVALID_ARGUMENT:
+    if error.field and error.reason.code == "INVALID_ARGUMENT":
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.field, description=message
         )

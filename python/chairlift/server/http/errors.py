@@ -12,36 +12,6 @@ from typing import Any, Final
 from chairlift.errors import Reason, RequestError
 from chairlift.server.status import INTERNAL_MESSAGE
 
-STATUSES: Final = {
-    Reason.BAD_PARAMETER: HTTPStatus.BAD_REQUEST,
-    Reason.PROMPT_TOO_LONG: HTTPStatus.BAD_REQUEST,
-    Reason.KV_CAPACITY: HTTPStatus.BAD_REQUEST,
-    Reason.UNSUPPORTED: HTTPStatus.BAD_REQUEST,
-    Reason.NO_TOKEN_LEFT: HTTPStatus.BAD_REQUEST,
-    Reason.CONSTRAINT_TOO_COMPLEX: HTTPStatus.BAD_REQUEST,
-    Reason.UNKNOWN_MODEL: HTTPStatus.NOT_FOUND,
-    Reason.UNKNOWN_ADAPTER: HTTPStatus.NOT_FOUND,
-    Reason.UNKNOWN_REQUEST: HTTPStatus.NOT_FOUND,
-    Reason.DUPLICATE_REQUEST_ID: HTTPStatus.CONFLICT,
-    Reason.EVENTS_DROPPED: HTTPStatus.GONE,
-    Reason.RESUMED_ELSEWHERE: HTTPStatus.CONFLICT,
-    Reason.ABORTED: HTTPStatus.CONFLICT,
-    Reason.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
-    Reason.QUOTA_EXCEEDED: HTTPStatus.TOO_MANY_REQUESTS,
-    Reason.SLOW_READER: HTTPStatus.REQUEST_TIMEOUT,
-    # Clients retry these after `Retry-After`; the request itself is right.
-    Reason.QUEUE_FULL: HTTPStatus.SERVICE_UNAVAILABLE,
-    Reason.QUEUE_TIMEOUT: HTTPStatus.SERVICE_UNAVAILABLE,
-    Reason.DEADLINE_UNREACHABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    Reason.STARTING: HTTPStatus.SERVICE_UNAVAILABLE,
-    Reason.DRAINING: HTTPStatus.SERVICE_UNAVAILABLE,
-    Reason.ENGINE_DOWN: HTTPStatus.SERVICE_UNAVAILABLE,
-    Reason.ENGINE_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
-    Reason.NUMERIC_FAULT: HTTPStatus.INTERNAL_SERVER_ERROR,
-    Reason.STEP_FAILED: HTTPStatus.INTERNAL_SERVER_ERROR,
-    Reason.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
-}
-
 _CODES: Final = {
     Reason.ABORTED: "cancelled",
     # The codes by which clients of the OpenAI API know these errors.
@@ -86,7 +56,7 @@ class HttpError(Exception):
         if error.reason is Reason.UNAUTHENTICATED:
             headers["www-authenticate"] = "Bearer"
         return cls(
-            STATUSES[error.reason],
+            error.reason.http_status,
             error.message,
             _CODES.get(error.reason, error.reason.value.lower()),
             error.field or None,
