@@ -48,3 +48,21 @@ def test_the_status_codes_of_the_proto_are_those_of_grpc() -> None:
         if code is not grpc.StatusCode.OK
     }
     assert dict(generation_pb2.StatusCode.items()) == {"STATUS_CODE_UNSPECIFIED": 0} | codes
+
+
+FRAGMENT = re.compile(
+    r"(Of|As|By|From|In|Since|Same|The same|Empty|Set|Unset|Never|None|Default)\b|\S+$"
+)
+"""How a comment begins that makes sense beside its neighbours alone; or one of a single word."""
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_every_comment_stands_alone(file: FileDescriptor) -> None:
+    source = (PROTO / file.name).read_text(encoding="utf-8")
+    comments = [
+        " ".join(line.strip().removeprefix("//").strip() for line in block.splitlines())
+        for block in re.findall(r"^(?: *//.*\n)+", source, re.MULTILINE)
+    ]
+    assert comments
+    assert not [text for text in comments if FRAGMENT.match(text)]
+    assert not [text for text in comments if not re.match(r"[A-Z\"`].*\.$", text)]

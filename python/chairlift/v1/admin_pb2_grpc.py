@@ -57,7 +57,7 @@ class AdminServiceServicer(object):
     """
 
     def LoadAdapter(self, request, context):
-        """Loads an adapter (LoRA) from the server's folder of adapters; requests may name it when this returns. Live requests
+        """Loads an adapter (LoRA) from the server's folder of adapters. Requests may name it when the call returns. Live requests
         go on meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -65,7 +65,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UnloadAdapter(self, request, context):
-        """Unloads an adapter: new requests for it are refused at once, and it waits for those that use it.
+        """Unloads an adapter. New requests for it are refused at once, and the call waits for the requests that use it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

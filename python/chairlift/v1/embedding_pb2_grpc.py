@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class EmbeddingServiceStub(object):
-    """Computes vectors and scores of texts. The inputs of a call are requests of their own to the scheduler: they count in
-    the quotas of the tenant, and run in batches with those of other calls.
+    """Computes vectors and scores of texts. Each input of a call is a request of its own to the scheduler: it counts in the
+    quotas of the tenant, and runs in batches with the inputs of other calls.
     """
 
     def __init__(self, channel):
@@ -59,19 +59,19 @@ class EmbeddingServiceStub(object):
 
 
 class EmbeddingServiceServicer(object):
-    """Computes vectors and scores of texts. The inputs of a call are requests of their own to the scheduler: they count in
-    the quotas of the tenant, and run in batches with those of other calls.
+    """Computes vectors and scores of texts. Each input of a call is a request of its own to the scheduler: it counts in the
+    quotas of the tenant, and runs in batches with the inputs of other calls.
     """
 
     def Embed(self, request, context):
-        """Returns one vector per input, in order. A refusal or failure of any input is the status of the call.
+        """Returns one vector per input, in the order of the inputs. A refusal or failure of any input is the status of the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """Returns the scores of a classifier's labels, one set per input, in order.
+        """Returns the scores of a classifier's labels, one set per input, in the order of the inputs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,8 +86,8 @@ class EmbeddingServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EmbedStream(self, request_iterator, context):
-        """Embeds many inputs over one stream; a vector comes back as soon as it is there, in the order of completion. Inputs are
-        read as fast as there is room. The stream ends when the client has half-closed and all results are sent.
+        """Embeds many inputs over one stream. Each vector comes back as soon as it is there, in the order of completion. Inputs
+        are read as fast as there is room. The stream ends when the client has half-closed and all results are sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,8 +125,8 @@ def add_EmbeddingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EmbeddingService(object):
-    """Computes vectors and scores of texts. The inputs of a call are requests of their own to the scheduler: they count in
-    the quotas of the tenant, and run in batches with those of other calls.
+    """Computes vectors and scores of texts. Each input of a call is a request of its own to the scheduler: it counts in the
+    quotas of the tenant, and runs in batches with the inputs of other calls.
     """
 
     @staticmethod

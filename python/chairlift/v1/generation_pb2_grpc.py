@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class GenerationServiceStub(object):
-    """Generates text: requests in, streams of tokens out.
+    """Generates text. Requests go in, and streams of tokens come out.
     """
 
     def __init__(self, channel):
@@ -58,12 +58,12 @@ class GenerationServiceStub(object):
 
 
 class GenerationServiceServicer(object):
-    """Generates text: requests in, streams of tokens out.
+    """Generates text. Requests go in, and streams of tokens come out.
     """
 
     def Generate(self, request_iterator, context):
-        """Takes commands and returns events. Many requests share one stream; request_id names the request of a command or event.
-        Half-close means that no command follows.
+        """Takes commands and returns events. Many requests share one stream, and request_id names the request of a command or
+        event. A half-close means that no command follows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,7 +122,7 @@ def add_GenerationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GenerationService(object):
-    """Generates text: requests in, streams of tokens out.
+    """Generates text. Requests go in, and streams of tokens come out.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TokenizerServiceStub(object):
-    """The tokenizer and the chat template of the served model.
+    """Gives access to the tokenizer and the chat template of the served model.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class TokenizerServiceStub(object):
 
 
 class TokenizerServiceServicer(object):
-    """The tokenizer and the chat template of the served model.
+    """Gives access to the tokenizer and the chat template of the served model.
     """
 
     def Tokenize(self, request, context):
@@ -104,7 +104,7 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TokenizerService(object):
-    """The tokenizer and the chat template of the served model.
+    """Gives access to the tokenizer and the chat template of the served model.
     """
 
     @staticmethod
