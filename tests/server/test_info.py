@@ -2,14 +2,18 @@
 
 import asyncio
 import gc
+import itertools
 import threading
+from types import SimpleNamespace
 
 import grpc
 import pytest
+from chairlift import _core
+from chairlift.config import EngineConfig
 from chairlift.engine.loading import draft
 from chairlift.server.health import MAX_WATCHES
 from chairlift.server.registry import LiveRequest
-from chairlift.server.server_service import LOAD_COUNTS
+from chairlift.server.server_service import to_load
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import descriptor_pb2, duration_pb2
@@ -213,8 +217,17 @@ async def test_a_request_that_has_ended_leaves_its_names_and_nothing_else(serve)
 
 
 def test_every_count_of_the_scheduler_is_reported():
-    assert set(LOAD_COUNTS) <= set(server_pb2.Load.DESCRIPTOR.fields_by_name)
-    assert {"num_waiting", "num_prefix_hits"} <= set(LOAD_COUNTS)
+    counts = [name for name in dir(_core.Load) if name.startswith("num_")]
+    load = dict(zip(counts, itertools.count(1)))
+    message = to_load(SimpleNamespace(**load))
+    assert {field.name: value for field, value in message.ListFields()} == load
+    fields = set(server_pb2.Load.DESCRIPTOR.fields_by_name)
+    assert fields == {*counts, "num_steps", "tenants"}
+
+
+def test_a_memory_plan_takes_settings_by_their_names():
+    fields = set(server_pb2.PlanMemoryRequest.DESCRIPTOR.fields_by_name) - {"model"}
+    assert fields <= set(EngineConfig.model_fields)
 
 
 async def test_a_memory_plan_holds_up_no_other_call(serve):

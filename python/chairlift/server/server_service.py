@@ -69,9 +69,6 @@ _SHORTEST_INTERVAL_S: Final = 0.1
 _STEPS_INTERVAL_S: Final = 0.05
 """Interval between two messages to a watcher of steps: each takes about 0.1 ms."""
 
-LOAD_COUNTS: Final = [name for name in dir(_core.Load) if name.startswith("num_")]
-"""The core's counts, each of which the proto's `Load` has under the same name."""
-
 MAX_WATCHES: Final = 64
 """Calls of `WatchLoad` and `WatchSteps` at a time; each connection and tenant has a share."""
 
@@ -237,6 +234,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         serving = self._server.gate.engine()
         engine, settings = serving.engine, self._config
         check_model(request.model, self._server.model_names)
+        # Its fields have the names of settings.
         changes = {field.name: value for field, value in request.ListFields()}
         changes.pop("model", None)
         if engine.draft_folder is not None:
@@ -290,11 +288,34 @@ async def _wake(draining: asyncio.Event, feeds: StepFeeds) -> None:
 
 
 def _load(engine: "AsyncEngine", tenants: Iterator[TenantFigures]) -> pb.Load:
-    message = pb.Load(num_steps=engine.progress.num_steps, tenants=map(_tenant_activity, tenants))
-    load = engine.load()
-    for count in LOAD_COUNTS:
-        setattr(message, count, getattr(load, count))
+    message = to_load(engine.load())
+    message.num_steps = engine.progress.num_steps
+    message.tenants.extend(map(_tenant_activity, tenants))
     return message
+
+
+def to_load(load: _core.Load) -> pb.Load:
+    """Return the counts of the core as a message."""
+    return pb.Load(
+        num_waiting=load.num_waiting,
+        num_running=load.num_running,
+        num_waiting_suspended=load.num_waiting_suspended,
+        num_running_suspended=load.num_running_suspended,
+        num_rows_held=load.num_rows_held,
+        num_blocks=load.num_blocks,
+        num_free_blocks=load.num_free_blocks,
+        num_cached_blocks=load.num_cached_blocks,
+        num_kv_tokens=load.num_kv_tokens,
+        num_preemptions=load.num_preemptions,
+        num_recomputed_tokens=load.num_recomputed_tokens,
+        num_host_blocks=load.num_host_blocks,
+        num_free_host_blocks=load.num_free_host_blocks,
+        num_swapped_tokens=load.num_swapped_tokens,
+        num_prefix_queries=load.num_prefix_queries,
+        num_prefix_hits=load.num_prefix_hits,
+        num_state_snapshots=load.num_state_snapshots,
+        num_waiting_tokens=load.num_waiting_tokens,
+    )
 
 
 def _tenant_activity(figures: TenantFigures) -> pb.TenantActivity:
