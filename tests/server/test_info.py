@@ -24,7 +24,8 @@ from tests.engine import tiny_model
 from tests.server.connection import Status, receive, start
 
 SERVICES = {
-    f"chairlift.v1.{name}Service" for name in ("Generation", "Embedding", "Tokenizer", "Server")
+    f"chairlift.v1.{name}Service"
+    for name in ("Generation", "Embedding", "Tokenizer", "Server", "Admin")
 }
 
 

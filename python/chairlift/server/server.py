@@ -120,7 +120,10 @@ class Server:
         self._metrics_address = metrics_address(config.metrics_listen)
         self._recorder = None if config.record is None else TraceRecorder(Path(config.record))
         self._health = Health(
-            engine=(*_names(generation_pb2, embedding_pb2), *services_of(config.protocol or ())),
+            engine=(
+                *_names(generation_pb2, embedding_pb2, admin_pb2),
+                *services_of(config.protocol or ()),
+            ),
             model=_names(tokenizer_pb2, server_pb2),
             tenant_of=self._authenticator.tenant,
             write_timeout_s=config.write_timeout_s,
