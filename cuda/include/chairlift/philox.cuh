@@ -1,5 +1,5 @@
-// Counter-based random numbers, the same as in rust/chairlift-kernels/src/philox.rs: Philox4x32-10
-// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// Counter-based random numbers, the same as in rust/chairlift-kernels/src/sampling/philox.rs:
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 #pragma once
 
 #include "chairlift/mma.cuh"

@@ -24,6 +24,8 @@ pub mod linear;
 pub mod low_rank;
 pub mod operand;
 pub mod panels;
+mod plain_product;
 pub mod quantize;
+mod register_tile;
 mod shares;
 pub mod weight_format;

@@ -12,9 +12,11 @@ pub mod dispatch;
 pub mod element;
 pub mod exp;
 pub mod integers;
+pub(crate) mod portable;
+pub mod set;
 
-use crate::isa::{dispatch::InstructionSet, element::Element, exp::exp2, integers::Integers};
-use half::{bf16, f16};
+use crate::isa::{integers::Integers, set::InstructionSet};
+use half::bf16;
 
 /// Numbers that conversions and exponentials take at a time: one AVX-512 register, one cache line of `f32`.
 pub const BLOCK: usize = 16;
@@ -77,13 +79,8 @@ pub trait Isa: Integers + Send + Sync {
     /// The same of the high halves.
     fn high(words: Self::Words) -> Self::Vector;
 
-    /// `2^x` of the numbers of a block, as of [`exp2`].
-    #[inline(always)]
-    fn exp2_block(numbers: &mut [f32; BLOCK]) {
-        for number in numbers {
-            *number = exp2::<Self>(*number);
-        }
-    }
+    /// `2^x` of the numbers of a block, as of [`exp::exp2`].
+    fn exp2_block(numbers: &mut [f32; BLOCK]);
 
     /// Signed words as numbers, rounded where they have more than 24 bits.
     fn convert(words: Self::Words) -> Self::Vector;
@@ -91,16 +88,10 @@ pub trait Isa: Integers + Send + Sync {
     /// Stores the numbers rounded to bf16, in `LANES / 2` pairs.
     ///
     /// The instruction, where there is one, takes subnormal numbers for zero.
-    #[inline(always)]
-    fn store_pairs(vector: Self::Vector, pairs: &mut [u32]) {
-        store_pairs_by_numbers::<Self>(vector, pairs);
-    }
+    fn store_pairs(vector: Self::Vector, pairs: &mut [u32]);
 
     /// The numbers of a block rounded to bf16; the instruction, where there is one, as of [`Self::store_pairs`].
-    #[inline(always)]
-    fn round_block(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
-        round_block_by_numbers(numbers, out);
-    }
+    fn round_block(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]);
 
     /// Whole numbers as pairs of bf16, which holds them exactly.
     #[inline(always)]
@@ -131,134 +122,17 @@ fn add_pair_dot_by_halves<I: Isa>(sums: I::Vector, a: I::Words, b: I::Words) -> 
     I::mul_add_lanes(I::low(a), I::low(b), sums)
 }
 
-/// [`Isa::store_pairs`] by the other operations.
-#[inline(always)]
-fn store_pairs_by_numbers<I: Isa>(vector: I::Vector, pairs: &mut [u32]) {
-    let mut numbers = [0.0; 16];
-    I::store(vector, &mut numbers);
-    let numbers = numbers[..I::LANES].as_chunks::<2>().0;
-    for (pair, numbers) in pairs.iter_mut().zip(numbers) {
-        *pair = bf16::pack(&numbers.map(<bf16 as Element>::from_f32));
-    }
-}
-
-/// [`Isa::round_block`] without the instruction.
-#[inline(always)]
-fn round_block_by_numbers(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
-    for (out, &number) in out.iter_mut().zip(numbers) {
-        *out = <bf16 as Element>::from_f32(number);
-    }
-}
-
 /// Mask of the high half of a word.
 const HIGH: u32 = 0xffff_0000;
-
-/// Plain code, with registers of so many lanes, and perhaps with dot products of bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Plain<const LANES: usize, const DOT: bool>;
-
-/// Plain code for whatever the build targets.
-pub(crate) type Portable = Plain<8, false>;
-
-impl<const LANES: usize, const DOT: bool> Isa for Plain<LANES, DOT> {
-    type Vector = [f32; LANES];
-
-    const SET: InstructionSet = InstructionSet::Portable;
-    const LANES: usize = LANES;
-    // Registers are taken to be sixteen of four lanes.
-    const ROWS: usize = 2;
-
-    #[inline(always)]
-    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        // AArch64 always has the fused instruction.
-        if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
-            a.mul_add(b, c)
-        } else {
-            a * b + c
-        }
-    }
-
-    #[inline(always)]
-    fn mul_add_lanes(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        std::array::from_fn(|lane| Self::mul_add(a[lane], b[lane], c[lane]))
-    }
-
-    #[inline(always)]
-    fn fused_mul_add(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
-    }
-
-    #[inline(always)]
-    fn mul_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        std::array::from_fn(|lane| a[lane] * b[lane])
-    }
-
-    #[inline(always)]
-    fn max_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
-    }
-
-    #[inline(always)]
-    fn above(a: Self::Vector, b: Self::Vector) -> u32 {
-        let mut bits = 0;
-        for lane in 0..LANES {
-            bits |= u32::from(a[lane] > b[lane]) << lane;
-        }
-        bits
-    }
-
-    #[inline(always)]
-    fn select_lanes(bits: u32, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        let is_set = |lane: usize| bits >> lane & 1 == 1;
-        std::array::from_fn(|lane| if is_set(lane) { a[lane] } else { b[lane] })
-    }
-
-    #[inline(always)]
-    fn splat(number: f32) -> Self::Vector {
-        [number; LANES]
-    }
-
-    #[inline(always)]
-    fn load(numbers: &[f32]) -> Self::Vector {
-        *numbers.first_chunk().expect("a register of numbers")
-    }
-
-    #[inline(always)]
-    fn store(vector: Self::Vector, numbers: &mut [f32]) {
-        numbers[..LANES].copy_from_slice(&vector);
-    }
-
-    #[inline(always)]
-    fn load_halves(words: &[u32]) -> Self::Vector {
-        let half = |lane: usize| (words[lane / 2] >> (16 * (lane % 2))) as u16;
-        std::array::from_fn(|lane| f16::from_bits(half(lane)).to_f32())
-    }
-
-    #[inline(always)]
-    fn from_bits(words: Self::Words) -> Self::Vector {
-        words.map(f32::from_bits)
-    }
-
-    #[inline(always)]
-    fn low(words: Self::Words) -> Self::Vector {
-        words.map(|word| f32::from_bits(word << 16))
-    }
-
-    #[inline(always)]
-    fn high(words: Self::Words) -> Self::Vector {
-        words.map(|word| f32::from_bits(word & HIGH))
-    }
-
-    #[inline(always)]
-    fn convert(words: Self::Words) -> Self::Vector {
-        words.map(|word| word.cast_signed() as f32)
-    }
-}
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
+
+#[cfg(test)]
+pub(crate) use portable::Plain;
+pub(crate) use portable::Portable;
 
 #[cfg(test)]
 mod tests {

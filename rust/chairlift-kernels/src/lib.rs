@@ -23,7 +23,7 @@
 //! | attention, int8 cache | `attention/kv_format.rs` | the same | the same | the same |
 //! | KV write, norms, rotary positions, activations, row selection | `attention/kv_write.rs`, `ops/` | the same | the same | the same |
 //! | causal convolution, gated delta rule, selective scan | `recurrent/conv.rs`, `recurrent/delta.rs`, `recurrent/scan.rs` | the same | the same | the same |
-//! | sampling | `ops/sampling.rs` | the same | the same | the same |
+//! | sampling | `sampling.rs` | the same | the same | the same |
 //!
 //! Every linear layer shares the loop over its weights (`gemm/panels.rs`) and the accumulator in registers
 //! (`gemm/accumulator.rs`).
@@ -41,6 +41,7 @@ pub mod memory;
 pub mod ops;
 pub mod recurrent;
 pub mod roofline;
+pub mod sampling;
 #[cfg(feature = "python")]
 pub mod tensor;
 

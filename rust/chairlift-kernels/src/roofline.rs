@@ -4,10 +4,10 @@
 //! does a known number of operations, so it cannot be faster than the slower of the two.
 
 use crate::{
-    isa::amx,
     isa::{
-        Isa,
-        dispatch::{Kernel, dispatch},
+        Isa, amx,
+        dispatch::{Kernel, dispatch, instruction_set},
+        set::InstructionSet,
     },
     memory::pool,
 };
@@ -21,10 +21,9 @@ pub enum Arithmetic {
     Float32,
     /// Dot products of pairs, by tiles if the machine can; where there is no such instruction, as [`Self::Float32`].
     Bfloat16,
-    /// 8-bit factors, four products per 32-bit sum, by tiles if the machine can; without such an instruction 16-bit
-    /// factors, two.
+    /// 8-bit factors, four products per 32-bit sum; without such an instruction 16-bit factors, two.
     Int8,
-    /// As [`Self::Int8`], but never by tiles; without such an instruction 8-bit factors, 16-bit sums.
+    /// As [`Self::Int8`]; without such an instruction 8-bit factors, 16-bit sums.
     Int4,
 }
 
@@ -120,8 +119,10 @@ fn multiply_on_this_thread(arithmetic: Arithmetic, rounds: usize) -> usize {
 /// The same by tiles, where layers take them.
 fn multiply_tiles(arithmetic: Arithmetic, rounds: usize) -> Option<usize> {
     match arithmetic {
-        Arithmetic::Bfloat16 => amx::multiply_in_registers(rounds),
-        Arithmetic::Float32 | Arithmetic::Int8 | Arithmetic::Int4 => None,
+        Arithmetic::Bfloat16 if instruction_set() == InstructionSet::Amx => {
+            amx::multiply_in_registers(rounds)
+        }
+        _ => None,
     }
 }
 

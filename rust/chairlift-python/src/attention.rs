@@ -9,7 +9,7 @@ use chairlift_kernels::{
         kv_format::Stored,
         kv_layout::{CacheShape, check_block_size},
         kv_write::{kv_write as write, kv_write_int8 as write_int8},
-        paged_attention::Layer,
+        layer::AttentionLayer,
         work_items::Sequences,
     },
     bf16,
@@ -170,7 +170,7 @@ impl Call for PagedAttention {
                 let cache = borrows.rows::<T>("cache", &self.cache)?;
                 (Stored::Numbers(cache.as_slice()), cache.stride())
             };
-            let layer = Layer {
+            let layer = AttentionLayer {
                 cache,
                 shape: cache_shape(&self.cache, head_dim, block_stride)?,
                 scale: self.scale,

@@ -1,7 +1,7 @@
 //! Bindings of the likeliest tokens of a step.
 
 use chairlift_kernels::{
-    ops::sampling::candidates,
+    sampling::candidates,
     tensor::{Borrows, Tensor},
 };
 use pyo3::{exceptions::PyValueError, prelude::*};

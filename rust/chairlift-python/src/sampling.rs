@@ -10,12 +10,13 @@ use crate::{
 use chairlift_core::text;
 use chairlift_kernels::{
     memory::rows::Rows,
-    ops::sampling::{
-        self, Draws, Parameters, Sequences,
-        bans::{Bans, Masks, NoEnd},
+    sampling::{
+        self, Draws,
+        bans::{Bans, NoEnd},
         candidates,
         dry::{Dry, TokenText},
         filters::Filters,
+        inputs::{Masks, Parameters, Sequences},
         penalties::Penalties,
         states::{Options, State, States},
     },

@@ -2,7 +2,7 @@
 
 use chairlift_core::SampleScores;
 use chairlift_kernels::{
-    ops::sampling::score::{self, Scores},
+    sampling::score::{self, Scores},
     tensor::{Borrows, Tensor, TensorMut},
 };
 use pyo3::{exceptions::PyArithmeticError, prelude::*};

@@ -8,7 +8,11 @@ use crate::{
 use chairlift_grammar::Draw;
 use chairlift_kernels::{
     memory::rows::Rows,
-    ops::sampling::{Sequences, bans::Masks, lists, states::States},
+    sampling::{
+        inputs::{Masks, Sequences},
+        lists,
+        states::States,
+    },
     tensor::{Borrows, Tensor, TensorMut},
 };
 use pyo3::{exceptions::PyValueError, prelude::*};

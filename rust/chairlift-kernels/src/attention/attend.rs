@@ -3,11 +3,12 @@
 use crate::{
     Element,
     attention::{
-        kv_format::{Codes, KvFormat, Numbers, Scales, Stored, Widened, int8_head_len},
+        kv_format::{Codes, Numbers, Stored, Widened, int8_head_len},
         kv_layout::BLOCK_SIZE,
-        paged_attention::Layer,
+        layer::AttentionLayer,
         softmax::State,
-        span::{Block, CapScores, PerToken, SPAN, SPAN_BLOCKS, Scores, Span},
+        span::{CapScores, Scores},
+        span_types::{Block, KvFormat, PerToken, SPAN, SPAN_BLOCKS, Scales, Span},
         work_items::{ITEM_ROWS, Item, first_visible},
     },
     bf16,
@@ -51,7 +52,7 @@ impl Kernel for PerhapsInPairs<'_> {
 /// One thread's items.
 pub struct Attend<'a, T> {
     pub(crate) query: Rows<'a, T>,
-    pub(crate) layer: &'a Layer<'a, T>,
+    pub(crate) layer: &'a AttentionLayer<'a, T>,
     pub(crate) block_table: Rows<'a, i32>,
     pub(crate) group: usize,
     pub(crate) items: &'a [Item],

@@ -12,7 +12,7 @@
 use crate::{
     attention::{
         kv_layout::{self, BLOCK_SIZE, CacheShape, expect_len},
-        span::{Block, PerToken, SPAN_BLOCKS, Span},
+        span_types::{Block, KvFormat, PerToken, SPAN_BLOCKS, Scales, Span},
     },
     error::ArgumentError,
     gemm::quantize::{CHUNK, round_chunk, scale_int8},
@@ -38,15 +38,6 @@ pub enum Stored<'a, T> {
     Int8(&'a [i8]),
 }
 
-/// How a cache keeps keys and values, for the compiler.
-pub trait KvFormat: 'static {
-    /// As codes, with scales.
-    const IS_INT8: bool;
-
-    /// Bytes that hold so many units.
-    fn bytes<P: Packed>(units: usize) -> usize;
-}
-
 /// As numbers.
 pub struct Numbers;
 
@@ -70,9 +61,6 @@ impl KvFormat for Codes {
         units * P::DEPTH
     }
 }
-
-/// In the place of scales where numbers need none.
-const NO_SCALES: PerToken<f32> = [[1.0; BLOCK_SIZE]; SPAN_BLOCKS];
 
 impl<T: Element> Stored<'_, T> {
     /// Checks the cache against its shape.
@@ -141,23 +129,6 @@ fn pack_half<T: Element>(codes: &mut [i8], numbers: &[T], place: impl Fn(usize) 
 
 fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
     scales.as_chunks_mut::<4>().0[token] = scale.to_ne_bytes().map(u8::cast_signed);
-}
-
-/// The scales of the tokens of a span.
-#[derive(Clone, Copy)]
-pub struct Scales<'a> {
-    /// Of keys.
-    pub keys: &'a PerToken<f32>,
-    /// Of values.
-    pub values: &'a PerToken<f32>,
-}
-
-impl Scales<'static> {
-    /// Of numbers.
-    pub const NONE: Self = Self {
-        keys: &NO_SCALES,
-        values: &NO_SCALES,
-    };
 }
 
 /// Memory for a span of codes as numbers.
@@ -232,7 +203,7 @@ fn get_scales(bytes: &[i8], scales: &mut [f32; BLOCK_SIZE]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::span::SPAN;
+    use crate::attention::span_types::SPAN;
     use crate::bf16;
     use crate::gemm::operand::Operand;
     use crate::isa::dispatch::{Kernel, dispatch};

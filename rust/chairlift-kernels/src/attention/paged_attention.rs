@@ -18,8 +18,8 @@ use crate::{
     Element,
     attention::{
         attend::{Attend, PerhapsInPairs},
-        kv_format::Stored,
         kv_layout::CacheShape,
+        layer::AttentionLayer,
         work_items::{Sequences, shares, work_items},
     },
     bf16,
@@ -35,38 +35,6 @@ use crate::{
 /// Cost of items, times `head_dim`, that is worth waking a thread for: some ten microseconds.
 const GRAIN: usize = 1 << 13;
 
-/// One layer's cache and how to attend to it.
-#[derive(Debug, Clone, Copy)]
-pub struct Layer<'a, T> {
-    /// Keys and values.
-    pub cache: Stored<'a, T>,
-    /// Shape of `cache`.
-    pub shape: CacheShape,
-    /// Operand of the scores; positive.
-    pub scale: f32,
-    /// A token sees itself and the `window - 1` before it.
-    pub window: Option<usize>,
-    /// A score `s` becomes `cap tanh(s / cap)`; positive.
-    pub soft_cap: Option<f32>,
-    /// `[num_heads]`: the score of one more token, whose value is zero.
-    pub sinks: Option<&'a [f32]>,
-}
-
-impl<'a, T> Layer<'a, T> {
-    /// Attention to all tokens, with nothing else done to the scores.
-    #[must_use]
-    pub fn new(cache: Stored<'a, T>, shape: CacheShape, scale: f32) -> Self {
-        Self {
-            cache,
-            shape,
-            scale,
-            window: None,
-            soft_cap: None,
-            sinks: None,
-        }
-    }
-}
-
 /// Computes attention for all queries of a step.
 ///
 /// Shapes: `query`, `out` `[T, num_heads * head_dim]`.
@@ -76,7 +44,7 @@ impl<'a, T> Layer<'a, T> {
 /// outside the cache.
 pub fn paged_attention<T: AttentionElement>(
     query: Rows<'_, T>,
-    layer: &Layer<'_, T>,
+    layer: &AttentionLayer<'_, T>,
     sequences: &Sequences<'_>,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {

@@ -12,9 +12,9 @@
 
 use crate::{
     attention::{
-        kv_format::{KvFormat, Scales},
         kv_layout::BLOCK_SIZE,
-        span::{AddValues, PerToken, SPAN, Span},
+        span::AddValues,
+        span_types::{KvFormat, PerToken, SPAN, Scales, Span, factors_of},
     },
     gemm::operand::Operand,
     isa::{Isa, dispatch::noinline, element::Packed, exp::exp2},
@@ -206,16 +206,6 @@ fn scale_visible<I: Isa, K: KvFormat>(
             let seen = I::select_lanes(bits, scaled, I::splat(f32::NEG_INFINITY));
             I::store(seen, &mut scores[start..]);
         }
-    }
-}
-
-/// What the scores of a block are multiplied by.
-#[inline(always)]
-pub(crate) fn factors_of<K: KvFormat>(scale: f32, keys: &[f32; BLOCK_SIZE]) -> [f32; BLOCK_SIZE] {
-    if K::IS_INT8 {
-        *keys
-    } else {
-        [scale; BLOCK_SIZE]
     }
 }
 

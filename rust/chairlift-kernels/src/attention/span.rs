@@ -13,48 +13,16 @@
 //! registers, and the exponential between them would keep some of its constants there.
 
 use crate::{
-    attention::{kv_format::KvFormat, kv_layout::BLOCK_SIZE, softmax::factors_of},
+    attention::{
+        kv_layout::BLOCK_SIZE,
+        span_types::{KvFormat, PerToken, SPAN, SPAN_BLOCKS, Span, factors_of},
+    },
     gemm::operand::Operand,
     isa::{Isa, dispatch::Kernel, element::Packed, exp::tanh},
     memory::prefetch::{CACHE_LINE, prefetch, reread},
 };
 use std::marker::PhantomData;
 use std::ops::Range;
-
-/// Blocks of a span.
-pub const SPAN_BLOCKS: usize = 4;
-
-/// Tokens of a span.
-pub const SPAN: usize = SPAN_BLOCKS * BLOCK_SIZE;
-
-/// A number for each token of a span.
-pub type PerToken<T> = [[T; BLOCK_SIZE]; SPAN_BLOCKS];
-
-/// One head of one block.
-#[derive(Clone, Copy)]
-pub struct Block<'a, P> {
-    /// `[head_dim][16]`
-    pub keys: &'a [P],
-    /// `[16][head_dim]`
-    pub values: &'a [P],
-    /// Keys of the head that is read next, as the cache has them: asked for meanwhile.
-    pub next_keys: *const u8,
-    /// Its values.
-    pub next_values: *const u8,
-}
-
-impl<P> Block<'_, P> {
-    /// No memory.
-    pub const EMPTY: Self = Self {
-        keys: &[],
-        values: &[],
-        next_keys: std::ptr::null(),
-        next_values: std::ptr::null(),
-    };
-}
-
-/// The blocks of a span; where a row has fewer, others that no query sees stand in for them.
-pub type Span<'a, P> = [Block<'a, P>; SPAN_BLOCKS];
 
 /// Asks for `len` units of a half of a head, from unit `start` on, that lies in the cache as K says.
 #[inline(always)]

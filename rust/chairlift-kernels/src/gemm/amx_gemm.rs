@@ -14,7 +14,8 @@
 use crate::{
     gemm::{
         accumulator::{Ahead, Panel},
-        panels::{AHEAD, MAX_ROWS, MAX_WIDTH, Product, REGISTERS, Scratch, Share},
+        panels::{AHEAD, MAX_ROWS, Product, Scratch, Share},
+        register_tile::{MAX_WIDTH, REGISTERS},
     },
     isa::Isa,
     isa::amx::{self, Tiles},
@@ -52,7 +53,7 @@ impl<P: TiledProduct> Share<'_, P> {
     pub(crate) fn run_by_tiles<I: Isa>(&self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
-            use crate::isa::dispatch::{InstructionSet, instruction_set};
+            use crate::isa::{dispatch::instruction_set, set::InstructionSet};
 
             if self.fits_tiles() && instruction_set() == InstructionSet::Amx {
                 self.run_by::<I, amx::TileRegisters>();

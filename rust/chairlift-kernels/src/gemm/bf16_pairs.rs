@@ -9,8 +9,9 @@ use crate::{
     gemm::{
         accumulator::{Ahead, STRIP, Sums, Tile, accumulate},
         amx_gemm::{Lines, TiledProduct},
-        linear::PlainProduct,
-        panels::{Product, REGISTERS, Share},
+        panels::{Product, Share},
+        plain_product::PlainProduct,
+        register_tile::REGISTERS,
     },
     isa::{
         Isa,

@@ -25,8 +25,8 @@ pub(crate) use sixes::Sixes;
 
 use crate::{
     gemm::{
-        panels::REGISTERS,
         quantize::{GROUP, sum, word},
+        register_tile::REGISTERS,
     },
     isa::Isa,
     memory::prefetch::reread,

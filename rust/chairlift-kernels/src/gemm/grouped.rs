@@ -19,11 +19,9 @@ use crate::{
         accumulator::{Ahead, Panel, Sums, Tile},
         blocks::{BlockRows, BlockType},
         codes::{Codes, InputWords},
-        panels::{
-            Product, REGISTERS, Scratch, Share, expect_weight, packed_panels, padded_bias,
-            panel_width,
-        },
+        panels::{Product, Scratch, Share, expect_weight, packed_panels, padded_bias},
         quantize::{GROUP, GroupSource, Quantization, QuantizedRows},
+        register_tile::{REGISTERS, panel_width},
         shares::{Target, split_panels},
         weight_format::{
             Format, GroupNumbers, WeightFormat, factor_words, factors_per_panel, number_words,

@@ -4,8 +4,7 @@ use crate::{
     bf16,
     gemm::{
         grouped::GroupedLinear,
-        linear::{Linear, LinearElement, PlainProduct},
-        panels::Share,
+        linear::Linear,
         shares::{Target, split_layers},
     },
     memory::{
@@ -48,14 +47,8 @@ impl Layer {
     /// Computes a share of the outputs; `rounded` holds the rows of `x` where the layer is in `bf16`.
     fn multiply(&self, x: Rows<'_, f32>, rounded: Rows<'_, bf16>, target: Target<'_>) {
         match self {
-            Self::Float32(layer) => {
-                let product = PlainProduct { layer, x };
-                f32::multiply(Share { product, target });
-            }
-            Self::Bfloat16(layer) => {
-                let product = PlainProduct { layer, x: rounded };
-                bf16::multiply(Share { product, target });
-            }
+            Self::Float32(layer) => layer.multiply(x, target),
+            Self::Bfloat16(layer) => layer.multiply(rounded, target),
             Self::Grouped(layer) => layer.multiply(&x, target),
         }
     }

@@ -1,34 +1,27 @@
 //! Linear layers in `f32` and `bf16`, with weights packed once.
 //!
 //! An output is one chain of multiply-adds over `k`, started at the bias, for any number of rows:
-//! no split sums. (Machines with dot products of `bf16` pairs add two at a time: `pairs.rs`.) Panels
+//! no split sums. (Machines with dot products of `bf16` pairs add two at a time: `bf16_pairs.rs`.) Panels
 //! ([`crate::gemm::panels`]) hold single numbers (`f32`) or pairs along `k` (`bf16`).
 
 use crate::{
     Element, bf16,
     error::{ArgumentError, expect_equal},
     gemm::{
-        accumulator::{Ahead, Lines, Panel, STRIP, Sums, Tile, accumulate},
         bf16_pairs::PerhapsInPairs,
-        panels::{
-            Product, REGISTERS, Share, expect_weight, packed_panels, padded_bias, panel_width,
-        },
-        shares::split_panels,
+        panels::Share,
+        plain_product::{PlainProduct, PlainWeights},
+        register_tile::panel_width,
+        shares::{Target, split_panels},
     },
-    isa::{Isa, dispatch::dispatch, element::Packed},
-    memory::{
-        aligned::Aligned,
-        rows::{Rows, RowsMut},
-    },
+    isa::{dispatch::dispatch, element::Packed},
+    memory::rows::{Rows, RowsMut},
 };
 
 /// `y = x W^T + b`.
 pub struct Linear<T: Element> {
-    in_features: usize,
+    weights: PlainWeights<T>,
     out_features: usize,
-    panels: Aligned<T::Packed>,
-    /// Of whole panels; zero where there is none.
-    bias: Aligned<f32>,
 }
 
 impl<T: LinearElement> Linear<T> {
@@ -37,19 +30,9 @@ impl<T: LinearElement> Linear<T> {
     /// # Errors
     /// If the shapes do not fit each other.
     pub fn new(weight: Rows<'_, T>, bias: Option<&[T]>) -> Result<Self, ArgumentError> {
-        let width = panel_width();
-        let (out_features, in_features) = (weight.len(), weight.width());
-        expect_weight(out_features, in_features)?;
-        let bias = padded_bias(bias, out_features, width)?;
-        let len = in_features.div_ceil(T::Packed::DEPTH) * width;
-        let panels = packed_panels(out_features.div_ceil(width), len, |panel, units| {
-            pack_panel(weight, panel * width, width, units);
-        });
         Ok(Self {
-            in_features,
-            out_features,
-            panels,
-            bias,
+            weights: PlainWeights::new(weight, bias)?,
+            out_features: weight.len(),
         })
     }
 
@@ -63,7 +46,7 @@ impl<T: LinearElement> Linear<T> {
 
     /// Width of the input.
     pub fn in_features(&self) -> usize {
-        self.in_features
+        self.weights.in_features
     }
 
     /// Width of the output.
@@ -80,14 +63,24 @@ impl<T: LinearElement> Linear<T> {
         x: Rows<'_, T>,
         out: RowsMut<'_, O>,
     ) -> Result<(), ArgumentError> {
-        expect_equal("x", "in_features,", self.in_features, x.width())?;
+        expect_equal("x", "in_features,", self.in_features(), x.width())?;
         expect_equal("out", "out_features,", self.out_features, out.width())?;
         expect_equal("out", "as many rows as x:", x.len(), out.len())?;
-        split_panels((self.out_features, self.in_features), out, |target| {
-            let product = PlainProduct { layer: self, x };
-            T::multiply(Share { product, target });
+        split_panels((self.out_features, self.in_features()), out, |target| {
+            self.multiply(x, target);
         });
         Ok(())
+    }
+
+    /// Computes a share of the outputs.
+    pub(crate) fn multiply(&self, x: Rows<'_, T>, target: Target<'_>) {
+        let product = self.product(x);
+        T::multiply(Share { product, target });
+    }
+
+    pub(crate) fn product<'a>(&'a self, x: Rows<'a, T>) -> PlainProduct<'a, T> {
+        let weights = &self.weights;
+        PlainProduct { weights, x }
     }
 }
 
@@ -115,101 +108,4 @@ macro_rules! implement {
 implement! {
     f32: std::convert::identity;
     bf16: PerhapsInPairs;
-}
-
-/// Packs outputs `first..first + width` of the weight; what is beyond the weight stays zero.
-pub(crate) fn pack_panel<T: Element>(
-    weight: Rows<'_, T>,
-    first: usize,
-    width: usize,
-    panel: &mut [T::Packed],
-) {
-    let depth = T::Packed::DEPTH;
-    let mut parts = [T::default(); 2];
-    for column in 0..width.min(weight.len() - first) {
-        let row = weight.row(first + column);
-        for (k, numbers) in row.chunks(depth).enumerate() {
-            parts.fill(T::default());
-            parts[..numbers.len()].copy_from_slice(numbers);
-            panel[k * width + column] = T::pack(&parts[..depth]);
-        }
-    }
-}
-
-/// Rows times the panels of a layer.
-pub(crate) struct PlainProduct<'a, T: Element> {
-    pub(crate) layer: &'a Linear<T>,
-    pub(crate) x: Rows<'a, T>,
-}
-
-impl<'a, T: Element> PlainProduct<'a, T> {
-    /// The bias of a panel.
-    #[inline(always)]
-    pub(crate) fn bias(&self, panel: usize, width: usize) -> &'a [f32] {
-        &self.layer.bias[panel * width..(panel + 1) * width]
-    }
-
-    /// The weights of a panel.
-    #[inline(always)]
-    pub(crate) fn weights(&self, panel: usize, width: usize) -> &'a [T::Packed] {
-        let len = self.layer.in_features.div_ceil(T::Packed::DEPTH) * width;
-        &self.layer.panels[panel * len..(panel + 1) * len]
-    }
-
-    /// The bias and the weights of a panel.
-    #[inline(always)]
-    pub(crate) fn panel<I: Isa>(
-        &self,
-        panel: usize,
-        ahead: Ahead,
-    ) -> ([I::Vector; REGISTERS], Lines<'a, T::Packed>) {
-        let width = REGISTERS * I::LANES;
-        let bias = self.bias(panel, width);
-        let mut starts = [I::splat(0.0); REGISTERS];
-        for n in 0..REGISTERS {
-            starts[n] = I::load(&bias[n * I::LANES..]);
-        }
-        let units = self.weights(panel, width);
-        let weights = Panel { units, ahead };
-        (starts, weights.lines(width))
-    }
-}
-
-impl<T: Element> Product for PlainProduct<'_, T> {
-    type Unit = f32;
-
-    const TILE: Tile = Tile::Floats;
-
-    #[inline(always)]
-    fn units_per_row<I: Isa>(&self) -> usize {
-        self.layer.in_features.next_multiple_of(STRIP)
-    }
-
-    /// Widens R rows of x; zeros fill their last strips.
-    #[inline(always)]
-    fn pack<I: Isa, const R: usize>(&self, first: usize, packed: &mut [f32]) {
-        let (strips, _) = packed.as_chunks_mut::<STRIP>();
-        for r in 0..R {
-            let row = self.x.row(first + r).chunks(STRIP);
-            for (strip, numbers) in strips.iter_mut().skip(r).step_by(R).zip(row) {
-                let (whole, rest) = strip.split_at_mut(numbers.len());
-                for (packed, number) in whole.iter_mut().zip(numbers) {
-                    *packed = number.to_f32();
-                }
-                rest.fill(0.0);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn tile<I: Isa, const R: usize>(
-        &self,
-        panel: usize,
-        ahead: Ahead,
-        packed: &[f32],
-    ) -> Sums<I, R, REGISTERS> {
-        let (bias, lines) = self.panel::<I>(panel, ahead);
-        let (x, _) = packed.as_chunks::<STRIP>().0.as_chunks::<R>();
-        accumulate::<I, f32, T::Packed, R, REGISTERS>([bias; R], x, lines)
-    }
 }

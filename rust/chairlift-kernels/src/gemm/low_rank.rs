@@ -19,7 +19,7 @@ pub use add::add;
 use crate::{
     Element,
     error::{ArgumentError, expect_equal},
-    gemm::{accumulator::STRIP, linear::pack_panel, panels::packed_panels},
+    gemm::{accumulator::STRIP, panels::packed_panels, plain_product::pack_panel},
     isa::{BLOCK, element::Packed},
     memory::{aligned::Aligned, rows::Rows},
 };

@@ -15,12 +15,10 @@ use crate::{
     error::{ArgumentError, expect_equal},
     gemm::{
         accumulator::{Ahead, Sums, Tile, balanced, with_rows},
+        register_tile::{MAX_WIDTH, REGISTERS},
         shares::Target,
     },
-    isa::{
-        Isa,
-        dispatch::{Kernel, dispatch},
-    },
+    isa::{Isa, dispatch::Kernel},
     memory::{
         aligned::{Aligned, Zeroed},
         disjoint::Disjoint,
@@ -29,11 +27,6 @@ use crate::{
 };
 use std::cell::Cell;
 use std::ops::Range;
-
-/// A panel is this many registers wide.
-pub(crate) const REGISTERS: usize = 2;
-/// Outputs of the widest panel.
-pub(crate) const MAX_WIDTH: usize = 32;
 
 /// How far ahead of its use memory is asked for where one tile has all rows: the panels of a thread are
 /// one stream. A core that reads 40 GB/s gets 4 KiB while memory takes 100 ns to answer; less than twice
@@ -64,22 +57,6 @@ pub(crate) trait Product: Sync {
         ahead: Ahead,
         packed: &[Self::Unit],
     ) -> Sums<I, R, REGISTERS>;
-}
-
-/// Outputs of a panel on this machine.
-pub(crate) fn panel_width() -> usize {
-    struct PanelWidth;
-
-    impl Kernel for PanelWidth {
-        type Output = usize;
-
-        #[inline(always)]
-        fn run<I: Isa>(self) -> usize {
-            REGISTERS * I::LANES
-        }
-    }
-
-    dispatch(PanelWidth)
 }
 
 /// Fails unless a weight has something to pack.

@@ -15,7 +15,7 @@
 
 use crate::{
     Element,
-    gemm::panels::{MAX_WIDTH, REGISTERS, panel_width},
+    gemm::register_tile::{MAX_WIDTH, REGISTERS, panel_width},
     isa::{
         BLOCK, Isa,
         dispatch::{Kernel, dispatch},

@@ -5,8 +5,8 @@
 use crate::{
     gemm::{
         codes::{Bytes, Codes, FLOAT_OFFSET, Floats, Nibbles, Sixes},
-        panels::{MAX_WIDTH, REGISTERS, panel_width},
         quantize::{GROUP, Multiple, Quantization},
+        register_tile::{MAX_WIDTH, REGISTERS, panel_width},
     },
     isa::Isa,
 };

@@ -23,8 +23,6 @@ pub(crate) mod emulated;
 mod instructions;
 
 #[cfg(target_arch = "x86_64")]
-use crate::isa::dispatch::{InstructionSet, instruction_set};
-#[cfg(target_arch = "x86_64")]
 pub(crate) use detect::is_supported;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use instructions::TileRegisters;
@@ -72,11 +70,11 @@ fn span(rows: usize, stride: usize) -> usize {
     (rows - 1) * stride + WORDS
 }
 
-/// Multiplies tiles `rounds` times if kernels use them in this process; gives the number of operations, of which a
-/// multiplication and an addition are one each.
+/// Multiplies tiles `rounds` times if this machine has them; gives the number of operations, of which a multiplication
+/// and an addition are one each.
 pub(crate) fn multiply_in_registers(rounds: usize) -> Option<usize> {
     #[cfg(target_arch = "x86_64")]
-    if instruction_set() == InstructionSet::Amx {
+    if is_supported() {
         return Some(multiply_tiles::<TileRegisters>(rounds));
     }
     let _ = rounds;

@@ -87,121 +87,6 @@ fn add_dot_by_nibbles<I: Integers>(sums: I::Words, a: I::Words, b: I::Words) -> 
     I::add_i32(sums, I::multiply_i16(high, I::splat_word(0x0010_0010)))
 }
 
-impl<const LANES: usize, const DOT: bool> Integers for super::Plain<LANES, DOT> {
-    type Words = [u32; LANES];
-
-    const WORDS: usize = LANES;
-    const INTEGER_ROWS: usize = 2;
-    const HAS_DOT: bool = DOT;
-
-    #[inline(always)]
-    fn splat_word(word: u32) -> [u32; LANES] {
-        [word; LANES]
-    }
-
-    #[inline(always)]
-    fn broadcast_word(word: &u32) -> [u32; LANES] {
-        [*word; LANES]
-    }
-
-    #[inline(always)]
-    fn load_words(words: &[u32]) -> [u32; LANES] {
-        *words.first_chunk().expect("a register of words")
-    }
-
-    #[inline(always)]
-    fn widen_bytes(words: &[u32]) -> [u32; LANES] {
-        let byte = |lane: usize| (words[lane / 4] >> (8 * (lane % 4))) as u8;
-        std::array::from_fn(|lane| i32::from(byte(lane).cast_signed()).cast_unsigned())
-    }
-
-    #[inline(always)]
-    fn or(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        by_lane(a, b, |a, b| a | b)
-    }
-
-    #[inline(always)]
-    fn shift_left<const BITS: u32>(words: [u32; LANES]) -> [u32; LANES] {
-        let kept = (0xffff_u32 << BITS & 0xffff) * 0x0001_0001;
-        by_lane(words, words, |word, _| (word << BITS) & kept)
-    }
-
-    #[inline(always)]
-    fn and(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        by_lane(a, b, |a, b| a & b)
-    }
-
-    #[inline(always)]
-    fn shift_right<const BITS: u32>(words: [u32; LANES]) -> [u32; LANES] {
-        let kept = (0xffff_u32 >> BITS) * 0x0001_0001;
-        by_lane(words, words, |word, _| (word >> BITS) & kept)
-    }
-
-    #[inline(always)]
-    fn lookup(table: &[u8; 16], places: [u32; LANES]) -> [u32; LANES] {
-        places.map(|word| {
-            let bytes = word.to_le_bytes();
-            u32::from_le_bytes(bytes.map(|place| table[usize::from(place & 15)]))
-        })
-    }
-
-    #[inline(always)]
-    fn multiply_add_i16(sum: [u32; LANES], a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        Self::add_i32(sum, Self::multiply_i16(a, b))
-    }
-
-    #[inline(always)]
-    fn multiply_add_u8_i8(sum: [u32; LANES], a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        Self::add_i16(sum, Self::multiply_u8_i8(a, b))
-    }
-
-    #[inline(always)]
-    fn add_i32(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        by_lane(a, b, u32::wrapping_add)
-    }
-
-    #[inline(always)]
-    fn add_i16(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        by_lane(a, b, |a, b| {
-            let low = a.wrapping_add(b) & 0xffff;
-            let high = (a >> 16).wrapping_add(b >> 16) << 16;
-            high | low
-        })
-    }
-
-    #[inline(always)]
-    fn multiply_i16(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        by_lane(a, b, |a, b| {
-            let low = i32::from(a as i16) * i32::from(b as i16);
-            let high = i32::from((a >> 16) as i16) * i32::from((b >> 16) as i16);
-            low.wrapping_add(high).cast_unsigned()
-        })
-    }
-
-    #[inline(always)]
-    fn multiply_u8_i8(a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
-        by_lane(a, b, |a, b| {
-            let product =
-                |shift: u32| i32::from((a >> shift) as u8) * i32::from((b >> shift) as u8 as i8);
-            let half = |shift: u32| {
-                let sum = product(shift) + product(shift + 8);
-                let held = sum.clamp(i32::from(i16::MIN), i32::from(i16::MAX));
-                held.cast_unsigned() & 0xffff
-            };
-            half(16) << 16 | half(0)
-        })
-    }
-}
-
-#[inline(always)]
-fn by_lane<const LANES: usize>(
-    a: [u32; LANES],
-    b: [u32; LANES],
-    operation: impl Fn(u32, u32) -> u32,
-) -> [u32; LANES] {
-    std::array::from_fn(|lane| operation(a[lane], b[lane]))
-}
-
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -209,7 +94,7 @@ mod x86;
 mod tests {
     use crate::isa::dispatch::{Kernel, dispatch};
     use crate::isa::{Isa, Portable};
-    use crate::ops::philox::philox4x32;
+    use crate::sampling::philox::philox4x32;
 
     /// Any bytes.
     const TABLE: [u8; 16] = [7, 0, 255, 3, 128, 9, 77, 1, 254, 4, 200, 31, 64, 15, 16, 90];

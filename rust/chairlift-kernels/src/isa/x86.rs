@@ -1,10 +1,10 @@
 //! [`Isa`] by intrinsics of x86-64.
 
-use super::{
-    HIGH, InstructionSet, Isa, add_pair_dot_by_halves, round_block_by_numbers,
-    store_pairs_by_numbers,
+use crate::isa::{
+    BLOCK, HIGH, Isa, add_pair_dot_by_halves,
+    portable::{exp2_block_by_numbers, round_block_by_numbers, store_pairs_by_numbers},
+    set::InstructionSet,
 };
-use crate::isa::BLOCK;
 use half::bf16;
 use std::arch::x86_64::{
     __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _CMP_UNORD_Q,
@@ -161,6 +161,16 @@ implement!(
     _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
     _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm_loadu_si128, _mm256_cvtph_ps,
     const SET: InstructionSet = InstructionSet::Avx2;
+
+    #[inline(always)]
+    fn exp2_block(numbers: &mut [f32; BLOCK]) {
+        exp2_block_by_numbers::<Self>(numbers);
+    }
+
+    #[inline(always)]
+    fn store_pairs(vector: __m256, pairs: &mut [u32]) {
+        store_pairs_by_numbers::<Self>(vector, pairs);
+    }
 
     #[inline(always)]
     fn above(a: __m256, b: __m256) -> u32 {

@@ -4,9 +4,9 @@ use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut,
     attention::{
-        kv_format::{Numbers, Scales},
+        kv_format::Numbers,
         softmax::State,
-        span::{Block, PerToken, SPAN, Span},
+        span_types::{Block, PerToken, SPAN, Scales, Span},
     },
     bf16,
     isa::{

@@ -7,11 +7,12 @@ use chairlift_kernels::{
         kv_format::Stored,
         kv_layout::{BLOCK_SIZE, CacheShape},
         kv_write::kv_write,
-        paged_attention::{AttentionElement, Layer, paged_attention},
+        layer::AttentionLayer,
+        paged_attention::{AttentionElement, paged_attention},
         work_items::Sequences,
     },
     bf16,
-    isa::dispatch::{InstructionSet, instruction_set},
+    isa::{dispatch::instruction_set, set::InstructionSet},
     memory::pool,
 };
 use proptest::prelude::*;
@@ -115,12 +116,12 @@ impl<T: AttentionElement> World<T> {
         out
     }
 
-    fn layer(&self) -> Layer<'_, T> {
-        Layer {
+    fn layer(&self) -> AttentionLayer<'_, T> {
+        AttentionLayer {
             window: self.window,
             soft_cap: self.soft_cap,
             sinks: (!self.sinks.is_empty()).then_some(&self.sinks[..]),
-            ..Layer::new(Stored::Numbers(&self.cache), self.shape, self.scale())
+            ..AttentionLayer::new(Stored::Numbers(&self.cache), self.shape, self.scale())
         }
     }
 
@@ -413,7 +414,7 @@ fn attend_scaled(scale: f32) -> Result<Vec<f32>, ArgumentError> {
     let mut out = vec![f32::NAN; 16];
     paged_attention(
         Rows::contiguous(&world.query[0][39 * 16..], 16),
-        &Layer {
+        &AttentionLayer {
             scale,
             ..world.layer()
         },

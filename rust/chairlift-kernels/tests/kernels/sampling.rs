@@ -4,7 +4,7 @@ use crate::oracle::numbers;
 use chairlift_kernels::{
     ArgumentError, Rows,
     memory::pool,
-    ops::sampling::{Draws, NOT_FINITE, Parameters, sample},
+    sampling::{Draws, NOT_FINITE, inputs::Parameters, sample},
 };
 use proptest::prelude::*;
 

@@ -3,19 +3,17 @@
 use crate::{
     Element, Rows, RowsMut, bf16,
     gemm::{
-        amx_gemm::TiledProduct,
-        bf16_pairs::PairProduct,
-        linear::{Linear, PlainProduct},
-        panels::Share,
+        amx_gemm::TiledProduct, bf16_pairs::PairProduct, linear::Linear, panels::Share,
         shares::split_panels,
     },
     isa::amx::emulated::EmulatedTiles,
     isa::{
         Isa,
-        dispatch::{InstructionSet, Kernel, dispatch, instruction_set},
+        dispatch::{Kernel, dispatch, instruction_set},
+        set::InstructionSet,
     },
     memory::pool,
-    ops::philox::philox4x32,
+    sampling::philox::philox4x32,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,7 +43,7 @@ impl<P: TiledProduct> Kernel for Emulated<'_, P> {
 
 fn linear<O: Element>(layer: &Linear<bf16>, x: Rows<'_, bf16>, out: RowsMut<'_, O>) {
     split_panels((layer.out_features(), layer.in_features()), out, |target| {
-        let product = PairProduct(PlainProduct { layer, x });
+        let product = PairProduct(layer.product(x));
         dispatch(Emulated(Share { product, target }));
     });
 }
@@ -173,7 +171,7 @@ fn tiles_take_whole_steps() {
         let fits = AtomicBool::new(false);
         let mut out = vec![0.0; 8 * 40];
         split_panels((40, k), RowsMut::contiguous(&mut out, 40), |target| {
-            let product = PairProduct(PlainProduct { layer, x });
+            let product = PairProduct(layer.product(x));
             fits.store(Share { product, target }.fits_tiles(), Ordering::Relaxed);
         });
         fits.into_inner()

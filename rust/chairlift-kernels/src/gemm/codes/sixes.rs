@@ -2,7 +2,7 @@
 
 use super::{Codes, InputWords, IntegerSums, LOW, ONES, add_bytes, started};
 use crate::{
-    gemm::{panels::REGISTERS, quantize::GROUP},
+    gemm::{quantize::GROUP, register_tile::REGISTERS},
     isa::Isa,
     memory::prefetch::reread,
 };

@@ -1,7 +1,7 @@
 //! One layer by registers of other shapes: the same bits.
 
 use super::*;
-use crate::{bf16, gemm::panels::MAX_WIDTH, isa::Plain, ops::philox::philox4x32};
+use crate::{bf16, gemm::register_tile::MAX_WIDTH, isa::Plain, sampling::philox::philox4x32};
 use half::f16;
 
 const ROWS: usize = 5;

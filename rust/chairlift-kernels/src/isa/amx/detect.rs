@@ -1,14 +1,19 @@
 //! Whether this machine has AMX, and this process may use it.
 
-/// Whether tiles of pairs of bf16 and of bytes can be multiplied here.
+use std::sync::OnceLock;
+
+/// Whether tiles of pairs of bf16 can be multiplied here.
 ///
 /// Asks the system for leave, which a process needs once for all its threads: what a thread has in tiles
 /// is 8 KiB that the system must save with it.
 pub(crate) fn is_supported() -> bool {
-    #[cfg(target_os = "linux")]
-    return has_instructions() && is_permitted();
-    #[cfg(not(target_os = "linux"))]
-    false
+    static IS_SUPPORTED: OnceLock<bool> = OnceLock::new();
+    *IS_SUPPORTED.get_or_init(|| {
+        #[cfg(target_os = "linux")]
+        return has_instructions() && is_permitted();
+        #[cfg(not(target_os = "linux"))]
+        false
+    })
 }
 
 /// Whether the processor has the instructions and the system keeps what is in tiles.
@@ -24,8 +29,7 @@ fn has_instructions() -> bool {
     const OSXSAVE: u32 = 1 << 27;
     const AMX_BF16: u32 = 1 << 22;
     const AMX_TILE: u32 = 1 << 24;
-    const AMX_INT8: u32 = 1 << 25;
-    const ALL: u32 = AMX_BF16 | AMX_TILE | AMX_INT8;
+    const ALL: u32 = AMX_BF16 | AMX_TILE;
     const TILE_STATE: u64 = 1 << 17 | 1 << 18;
 
     // SAFETY: every x86-64 has the instruction.

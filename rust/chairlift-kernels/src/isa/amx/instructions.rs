@@ -1,7 +1,6 @@
 //! [`Tiles`] by instructions, in assembly: Rust's intrinsics for them are not stable.
 
-use super::{INPUTS, NUM_TILES, ROWS, Tiles, WEIGHTS, WORDS, span};
-use crate::isa::dispatch::{InstructionSet, instruction_set};
+use super::{INPUTS, NUM_TILES, ROWS, Tiles, WEIGHTS, WORDS, is_supported, span};
 use std::arch::asm;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -17,8 +16,9 @@ thread_local! {
 /// The tile registers of this thread.
 ///
 /// SAFETY of its blocks: it exists only where [`TileRegisters::configure`] found the instructions, on the thread that
-/// did, and once there: the tiles have the rows that it was configured with. The compiler puts nothing into tile registers, since no function enables AMX for it, so they keep
-/// from one block to the next what these blocks put there. Blocks that are not `pure` stay in their order.
+/// did, and once there: the tiles have the rows that it was configured with. The compiler puts nothing into tile
+/// registers, since no function enables AMX for it, so they keep from one block to the next what these blocks put there.
+/// Blocks that are not `pure` stay in their order.
 pub(crate) struct TileRegisters {
     /// Rows of sums and inputs.
     rows: usize,
@@ -56,9 +56,9 @@ impl Configuration {
 
 impl Tiles for TileRegisters {
     /// # Panics
-    /// If kernels do not use [`InstructionSet::Amx`] here, or the thread's tiles are in use.
+    /// If this machine has no AMX, or the thread's tiles are in use.
     fn configure(rows: usize) -> Self {
-        assert_eq!(instruction_set(), InstructionSet::Amx);
+        assert!(is_supported(), "a machine with AMX");
         assert!((1..=ROWS).contains(&rows));
         assert!(!IN_USE.replace(true), "tiles of one use");
         let configuration = Configuration::new(rows);

@@ -2,7 +2,7 @@
 
 use super::emulated::EmulatedTiles;
 use super::{ROWS, Tiles, WORDS, multiply_tiles};
-use crate::{bf16, isa::element::Element, ops::philox::philox4x32};
+use crate::{bf16, isa::element::Element, sampling::philox::philox4x32};
 
 /// Words that are reproducible, any bits.
 fn words(seed: u32, len: usize) -> Vec<u32> {
@@ -71,7 +71,7 @@ fn with_one_nan(words: Vec<u32>) -> Vec<u32> {
 #[test]
 fn instructions_give_the_bits_of_plain_code() {
     use super::TileRegisters;
-    use crate::isa::dispatch::{InstructionSet, instruction_set};
+    use crate::isa::{dispatch::instruction_set, set::InstructionSet};
 
     if instruction_set() != InstructionSet::Amx {
         return;

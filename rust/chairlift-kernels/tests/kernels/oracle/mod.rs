@@ -4,7 +4,7 @@
     reason = "each test binary compiles it and uses a part of it"
 )]
 
-use chairlift_kernels::{Element, ops::philox::philox4x32};
+use chairlift_kernels::{Element, sampling::philox::philox4x32};
 
 /// Reproducible numbers in about [-2, 2], already rounded to the type.
 pub(crate) fn numbers<T: Element>(seed: u32, len: usize) -> Vec<T> {

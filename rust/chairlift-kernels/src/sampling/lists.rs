@@ -8,10 +8,16 @@
 //!
 //! Only what a row asks for is listed: a row that asks for nothing has its 64 bytes. `cuda/include/chairlift/options.cuh` reads this.
 
-use super::{Masks, Sequences, bans::BITS, filters::Filters, penalties::Penalties};
 use crate::{
     error::{ArgumentError, expect_equal},
     memory::pool,
+    sampling::{
+        bans::BITS,
+        filters::Filters,
+        inputs::{Masks, Sequences},
+        penalties::Penalties,
+        states::State,
+    },
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -24,16 +30,16 @@ const NO_MASK: i32 = -1;
 
 /// What one row asks for.
 #[derive(Debug)]
-pub(super) struct RowList {
+struct RowList {
     entries: Vec<[i32; 2]>,
     /// Where the sections that were listed end.
     ends: Vec<usize>,
     mask: Option<Vec<i32>>,
     is_too_complex: bool,
     vocab_size: usize,
-    pub(super) penalties: Penalties,
-    pub(super) filters: Filters,
-    pub(super) num_candidates: usize,
+    penalties: Penalties,
+    filters: Filters,
+    num_candidates: usize,
 }
 
 impl RowList {
@@ -51,7 +57,7 @@ impl RowList {
     }
 
     /// Lists the next section; ids outside the vocabulary are left out.
-    pub(super) fn section(&mut self, entries: impl IntoIterator<Item = (i32, i32)>) {
+    fn section(&mut self, entries: impl IntoIterator<Item = (i32, i32)>) {
         let is_known =
             |&(id, _): &(i32, i32)| usize::try_from(id).is_ok_and(|id| id < self.vocab_size);
         let entries = entries.into_iter().filter(is_known);
@@ -60,12 +66,38 @@ impl RowList {
     }
 
     /// Allows the tokens of a bitset alone, of those that are allowed.
-    pub(super) fn allow(&mut self, bits: &[i32]) {
+    fn allow(&mut self, bits: &[i32]) {
         let num_words = self.vocab_size.div_ceil(BITS);
         let mask = self.mask.get_or_insert_with(|| vec![-1; num_words]);
         for (at, word) in mask.iter_mut().enumerate() {
             *word &= bits.get(at).copied().unwrap_or(0);
         }
+    }
+
+    /// Lists what a draw at a position changes of its logits, and its filters.
+    fn add(&mut self, state: &mut State, position: usize) {
+        let options = state.options();
+        self.penalties = options.penalties;
+        self.filters = options.filters;
+        self.num_candidates = options.num_candidates;
+        if let Some(allowed) = options.bans.allowed() {
+            self.allow(allowed);
+        }
+        let tokens = state.tokens_before(position);
+        let banned = options.bans.banned(tokens.unwrap_or_default());
+        self.section(banned.map(|id| (id, 0)));
+        let ends = options.no_end.end_ids.iter().map(|&id| (id, 0));
+        self.section(ends.filter(|_| options.no_end.applies(position)));
+        let biases = options.bias.iter();
+        self.section(biases.map(|&(id, bias)| (id, bias.to_bits().cast_signed())));
+        if options.penalties.are_off() {
+            self.section([]);
+        } else {
+            let counts = state.counts_before(position);
+            self.section(counts.map(|(id, count)| (id, count.output.cast_signed())));
+        }
+        let penalties = state.dry_penalties(position).into_iter();
+        self.section(penalties.map(|(id, penalty)| (id, penalty.to_bits().cast_signed())));
     }
 
     /// The numbers of the row, whose mask gets a line and whose entries begin at `start`.
@@ -194,19 +226,21 @@ fn list(
         list.mask = masks.of(row).map(<[i32]>::to_vec);
     }
     if let Some(mut state) = sequences.states.get(sequences.slots[row] as usize) {
-        state.list(positions[row] as usize, &mut list);
+        list.add(&mut state, positions[row] as usize);
     }
     list
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        bans::{Bans, NoEnd},
-        states::{Options, State, States},
-    };
     use super::*;
-    use crate::memory::rows::Rows;
+    use crate::{
+        memory::rows::Rows,
+        sampling::{
+            bans::{Bans, NoEnd},
+            states::{Options, States},
+        },
+    };
 
     fn states() -> States {
         let mut states = States::new(3);

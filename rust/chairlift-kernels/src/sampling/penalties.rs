@@ -1,6 +1,6 @@
 //! Penalties of tokens that occurred before, and the bias of a request.
 
-use super::history::Count;
+use crate::sampling::history::Count;
 use std::collections::HashMap;
 
 /// How much less likely tokens become that occurred before.

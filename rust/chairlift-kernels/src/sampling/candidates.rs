@@ -1,6 +1,6 @@
 //! The likeliest tokens beside the one that is drawn, and the scores of given tokens.
 
-use super::draw::{at_least, below_top_k};
+use crate::sampling::order::{at_least, below_top_k};
 
 /// Candidates of the draws of a step, `[S, stride]` each; a draw that asks for fewer has the first of a line.
 #[derive(Debug, Default, Clone, PartialEq)]

@@ -2,10 +2,12 @@
 //!
 //! A token that is dropped gets the logit -inf.
 
-use super::draw::{largest, last_kept};
 use crate::{
     isa::{Isa, dispatch::Kernel},
-    ops::probabilities::{LANES, LAST_OF_ALL, Last, Weights, in_lanes, key},
+    sampling::{
+        order::{largest, last_kept},
+        probabilities::{LANES, LAST_OF_ALL, Last, Weights, in_lanes, key},
+    },
 };
 
 /// What is dropped beside top-k, top-p and min-p.

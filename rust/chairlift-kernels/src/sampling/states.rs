@@ -1,14 +1,15 @@
 //! What is kept from draw to draw: of each sequence its options, and its tokens where these need them.
 
-use super::{
-    bans::{Bans, NoEnd},
-    dry::{Breaks, Dry},
-    filters::{Filters, TopNSigma},
-    history::History,
-    lists::RowList,
-    penalties::{Penalties, bias},
+use crate::{
+    isa::dispatch::dispatch,
+    sampling::{
+        bans::{Bans, NoEnd},
+        dry::{Breaks, Dry},
+        filters::{Filters, TopNSigma},
+        history::{Count, History},
+        penalties::{Penalties, bias},
+    },
 };
-use crate::isa::dispatch::dispatch;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a request asks for beside temperature, top-k, top-p and min-p.
@@ -33,7 +34,7 @@ impl Options {
 /// The state of one sequence.
 #[derive(Debug)]
 pub struct State {
-    pub(super) options: Options,
+    options: Options,
     history: Option<History>,
     breaks: Breaks,
 }
@@ -97,42 +98,35 @@ impl State {
             dispatch(TopNSigma { logits, n });
         }
     }
+    /// What the request asks for.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
 
-    /// Lists what [`State::apply`] does to the logits, and the filters.
-    pub(super) fn list(&mut self, position: usize, row: &mut RowList) {
-        let options = &self.options;
-        row.penalties = options.penalties;
-        row.filters = options.filters;
-        row.num_candidates = options.num_candidates;
-        if let Some(allowed) = options.bans.allowed() {
-            row.allow(allowed);
-        }
-        let tokens = self
-            .history
-            .as_ref()
-            .map(|history| history.before(position));
-        let banned = options.bans.banned(tokens.unwrap_or_default());
-        row.section(banned.map(|id| (id, 0)));
-        let ends = options.no_end.end_ids.iter().map(|&id| (id, 0));
-        row.section(ends.filter(|_| options.no_end.applies(position)));
-        let biases = options.bias.iter();
-        row.section(biases.map(|&(id, bias)| (id, bias.to_bits().cast_signed())));
-        let Some(history) = &mut self.history else {
-            return;
+    /// The tokens before a position, where the options need them.
+    pub fn tokens_before(&self, position: usize) -> Option<&[i32]> {
+        let history = self.history.as_ref()?;
+        Some(history.before(position))
+    }
+
+    /// How often each token occurs before a position, where the options need it: in any order.
+    pub fn counts_before(&mut self, position: usize) -> impl Iterator<Item = (i32, Count)> {
+        let history = self.history.as_mut();
+        let counts = history.map(|history| history.counts(position).iter());
+        let counts = counts
+            .into_iter()
+            .flatten()
+            .map(|(&id, &count)| (id, count));
+        counts.filter(|(_, count)| count.all > 0)
+    }
+
+    /// What DRY subtracts from the logits of the token at a position, each of which is there once.
+    pub fn dry_penalties(&mut self, position: usize) -> Vec<(i32, f32)> {
+        let (Some(dry), Some(history)) = (&self.options.dry, &mut self.history) else {
+            return Vec::new();
         };
-        if options.penalties.are_off() {
-            row.section([]);
-        } else {
-            let counts = history.counts(position).iter();
-            let counts = counts.filter(|(_, count)| count.all > 0);
-            row.section(counts.map(|(&id, count)| (id, count.output.cast_signed())));
-        }
-        if let Some(dry) = &options.dry {
-            self.breaks.forget(history.take_first_changed());
-            let penalties = dry.penalties(history.before(position), &mut self.breaks);
-            let penalties = penalties.into_iter();
-            row.section(penalties.map(|(id, penalty)| (id, penalty.to_bits().cast_signed())));
-        }
+        self.breaks.forget(history.take_first_changed());
+        dry.penalties(history.before(position), &mut self.breaks)
     }
 }
 

@@ -2,55 +2,8 @@
 //!
 //! A token that may not be drawn gets the logit -inf.
 
-use crate::{
-    error::{ArgumentError, expect_equal},
-    memory::rows::Rows,
-};
-
 /// Tokens of a bitset's number.
 pub const BITS: usize = 32;
-
-/// The masks of a step: bit i of a line says that token i may be drawn.
-#[derive(Debug, Clone, Copy)]
-pub struct Masks<'a> {
-    /// `[M, ceil(vocab_size / 32)]`, the least significant bit first.
-    pub bits: Rows<'a, i32>,
-    /// `[S]`: the line of each draw; -1 is none, and [`Masks::TOO_COMPLEX`] gives no token.
-    pub of_draw: &'a [i32],
-}
-
-impl<'a> Masks<'a> {
-    /// The line of a draw whose constraint cannot be computed.
-    pub const TOO_COMPLEX: i32 = -2;
-
-    pub(super) fn is_too_complex(&self, draw: usize) -> bool {
-        self.of_draw[draw] == Self::TOO_COMPLEX
-    }
-
-    pub(super) fn check(&self, num_draws: usize, vocab_size: usize) -> Result<(), ArgumentError> {
-        let num_words = vocab_size.div_ceil(BITS);
-        expect_equal("mask", "columns:", num_words, self.bits.width())?;
-        expect_equal(
-            "mask_of_draw",
-            "one per row:",
-            num_draws,
-            self.of_draw.len(),
-        )?;
-        let num_masks = self.bits.len();
-        let known = |&line: &i32| line < 0 || (line as usize) < num_masks;
-        if let Some(line) = self.of_draw.iter().find(|line| !known(line)) {
-            let expected = format_args!("lines below {num_masks}, or -1").to_string();
-            return Err(ArgumentError::new("mask_of_draw", expected, line));
-        }
-        Ok(())
-    }
-
-    /// The mask of a draw.
-    pub(super) fn of(&self, draw: usize) -> Option<&'a [i32]> {
-        let line = usize::try_from(self.of_draw[draw]).ok()?;
-        Some(self.bits.row(line))
-    }
-}
 
 /// Bans all tokens without a bit.
 pub(super) fn mask(logits: &mut [f32], bits: &[i32]) {

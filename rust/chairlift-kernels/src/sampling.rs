@@ -23,7 +23,7 @@
 //! - `min_p` keeps those at least p times as likely as the first (Nguyen et al., 2024).
 //!
 //! Probabilities are those after temperature. A draw inverts the cumulative distribution of what is
-//! kept, in order of ids, at a [`uniform`](crate::ops::philox::uniform) number that depends on (seed, index, position) alone.
+//! kept, in order of ids, at a [`uniform`](crate::sampling::philox::uniform) number that depends on (seed, index, position) alone.
 
 pub mod bans;
 pub mod candidates;
@@ -31,17 +31,20 @@ mod draw;
 pub mod dry;
 pub mod filters;
 pub mod history;
+pub mod inputs;
 pub mod lists;
+mod order;
 pub mod penalties;
+pub mod philox;
+mod probabilities;
 pub mod score;
 pub mod states;
 
 use self::{
-    bans::Masks,
     candidates::Candidates,
     draw::{Drawn, Sampler},
     filters::Filters,
-    states::States,
+    inputs::{Masks, Parameters, Sequences},
 };
 use crate::{
     error::{ArgumentError, expect_equal},
@@ -52,25 +55,6 @@ use std::{
     cell::RefCell,
     sync::{Mutex, PoisonError},
 };
-
-/// How to draw for each row, `[S]` each.
-#[derive(Debug, Clone, Copy)]
-pub struct Parameters<'a> {
-    /// 0 is greedy.
-    pub temperature: &'a [f32],
-    /// 0 is off.
-    pub top_k: &'a [i32],
-    /// 1 is off.
-    pub top_p: &'a [f32],
-    /// 0 is off.
-    pub min_p: &'a [f32],
-    /// 64 bits.
-    pub seed: &'a [i64],
-    /// Which of the n answers.
-    pub index: &'a [i32],
-    /// Of the token that is drawn.
-    pub position: &'a [i32],
-}
 
 /// The token of a row that has no distribution to draw from.
 pub const NOT_FINITE: i32 = -1;
@@ -93,39 +77,6 @@ pub struct Draws<'a> {
     pub ranks: &'a mut [i32],
 }
 
-/// The sequences of the draws, for those that ask for more than [`Parameters`] have.
-#[derive(Debug, Clone, Copy)]
-pub struct Sequences<'a> {
-    pub states: &'a States,
-    /// `[S]`
-    pub slots: &'a [i32],
-    /// `[S]`: the token before the one that is drawn: the last, or a draft.
-    pub last_tokens: &'a [i32],
-}
-
-impl Sequences<'_> {
-    /// Tells the histories of all sequences their last tokens and drafts: a draw sees the drafts before it.
-    fn write_last(&self, positions: &[i32]) -> Result<(), ArgumentError> {
-        for (row, &position) in positions.iter().enumerate() {
-            let before = usize::try_from(position)
-                .ok()
-                .and_then(|position| position.checked_sub(1));
-            let Some(before) = before else { continue };
-            let (slot, token) = (self.slots[row] as usize, self.last_tokens[row]);
-            if !self.states.write(slot, before, token) {
-                let expected = "one behind the tokens that are known";
-                return Err(ArgumentError::new("position", expected, position));
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells them what was drawn.
-    fn write_drawn(&self, positions: &[i32], draws: &Draws<'_>) {
-        self.states.record(self.slots, positions, draws.tokens);
-    }
-}
-
 /// Draws one token per row of `logits` `[S, vocab_size]`; returns the candidates that the sequences ask for.
 ///
 /// # Errors
@@ -141,7 +92,7 @@ pub fn sample(
     draws: Draws<'_>,
 ) -> Result<Candidates, ArgumentError> {
     let rows = logits.len();
-    check(parameters, rows)?;
+    parameters.check(rows)?;
     expect_equal("tokens", "one per row:", rows, draws.tokens.len())?;
     expect_equal("logprobs", "one per row:", rows, draws.logprobs.len())?;
     expect_equal("ranks", "one per row:", rows, draws.ranks.len())?;
@@ -164,7 +115,7 @@ pub fn sample(
         sequences.write_last(parameters.position)?;
         let wanted = |&slot: &i32| {
             let state = sequences.states.get(slot as usize);
-            state.map_or(0, |state| state.options.num_candidates)
+            state.map_or(0, |state| state.options().num_candidates)
         };
         stride = sequences.slots.iter().map(wanted).max().unwrap_or(0);
     }
@@ -188,7 +139,9 @@ pub fn sample(
     });
     let (draws, candidates) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(sequences) = &sequences {
-        sequences.write_drawn(parameters.position, &draws);
+        sequences
+            .states
+            .record(sequences.slots, parameters.position, draws.tokens);
     }
     Ok(candidates)
 }
@@ -225,10 +178,10 @@ fn draw_row(
     let state = sequences.and_then(|all| all.states.get(all.slots[row] as usize));
     let filters = state
         .as_ref()
-        .map_or_else(Filters::default, |state| state.options.filters);
+        .map_or_else(Filters::default, |state| state.options().filters);
     let num_candidates = state
         .as_ref()
-        .map_or(0, |state| state.options.num_candidates);
+        .map_or(0, |state| state.options().num_candidates);
     let position = parameters.position[row] as usize;
     let is_changed = mask.is_some() || state.as_ref().is_some_and(|state| state.changes(position));
     CHANGED.with_borrow_mut(|changed| {
@@ -251,48 +204,4 @@ fn draw_row(
             num_candidates,
         })
     })
-}
-
-fn check(parameters: &Parameters<'_>, rows: usize) -> Result<(), ArgumentError> {
-    let Parameters {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        seed,
-        index,
-        position,
-    } = *parameters;
-    for (name, len) in [
-        ("temperature", temperature.len()),
-        ("top_k", top_k.len()),
-        ("top_p", top_p.len()),
-        ("min_p", min_p.len()),
-        ("seed", seed.len()),
-        ("index", index.len()),
-        ("position", position.len()),
-    ] {
-        expect_equal(name, "one per row:", rows, len)?;
-    }
-    let out_of_range =
-        |name, expected: &str, got: f64| Err(ArgumentError::new(name, expected, got));
-    for row in 0..rows {
-        if !(0.0..f32::INFINITY).contains(&temperature[row]) {
-            return out_of_range(
-                "temperature",
-                "finite and at least 0",
-                temperature[row].into(),
-            );
-        }
-        if top_k[row] < 0 {
-            return out_of_range("top_k", "at least 0", top_k[row].into());
-        }
-        if !(top_p[row] > 0.0 && top_p[row] <= 1.0) {
-            return out_of_range("top_p", "above 0 and at most 1", top_p[row].into());
-        }
-        if !(0.0..=1.0).contains(&min_p[row]) {
-            return out_of_range("min_p", "0 to 1", min_p[row].into());
-        }
-    }
-    Ok(())
 }

@@ -1,10 +1,10 @@
 //! Log probabilities of tokens that are given, as those of a prompt are.
 
-use super::draw::Scorer;
 use crate::{
     error::{ArgumentError, expect_equal},
     isa::dispatch::dispatch,
     memory::{pool, rows::Rows},
+    sampling::draw::Scorer,
 };
 use std::sync::{Mutex, PoisonError};
 
