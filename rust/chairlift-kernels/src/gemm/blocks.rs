@@ -12,7 +12,6 @@ use crate::{
         quantize::{GROUP, Group, GroupSource, Multiple},
         weight_format::{Format, WeightFormat, with_format},
     },
-    memory::{disjoint::Disjoint, pool},
 };
 use half::f16;
 
@@ -112,12 +111,8 @@ pub fn dequantize(
         out.width(),
     )?;
     let offset = with_format!(block_type.format(), |F| F::OFFSET);
-    let (width, stride) = (out.width(), out.stride());
-    let out = Disjoint::new(out.into_slice());
-    pool::split(blocks.len(), pool::grain(width), |part| {
-        for row in part {
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let out = unsafe { out.take(row * stride..row * stride + width) };
+    out.par_rows(|part| {
+        for (row, out) in part {
             for (index, weights) in out.chunks_exact_mut(GROUP).enumerate() {
                 let group = source.group(row, index);
                 for (k, (weight, code)) in weights.iter_mut().zip(group.codes).enumerate() {

@@ -20,8 +20,6 @@ use crate::{
     },
     memory::{
         aligned::Aligned,
-        disjoint::Disjoint,
-        pool,
         rows::{Rows, RowsMut},
     },
     ops::{
@@ -151,7 +149,7 @@ impl Experts {
         let (narrows, rest) = rest.split_at_mut(num_rows * inner);
         // The inputs, and then the outputs.
         let ends = &mut rest[..num_rows * hidden];
-        gather(x, &users.tokens, ends);
+        gather(x, &users.tokens, RowsMut::contiguous(ends, hidden));
         forward_each(
             &users.layers(&self.gate_up),
             Rows::contiguous(ends, hidden),
@@ -232,17 +230,13 @@ impl Users {
 
     /// Writes the weighted sum of the rows of each token.
     fn add<O: Element>(&self, rows: Rows<'_, f32>, out: RowsMut<'_, O>) {
-        let (num_tokens, width, stride) = (out.len(), out.width(), out.stride());
-        let out = Disjoint::new(out.into_slice());
-        pool::split(num_tokens, pool::grain(width), |tokens| {
-            for token in tokens {
-                let start = token * stride;
+        out.par_rows(|tokens| {
+            for (token, out) in tokens {
                 let weights = self.chosen[token].iter().map(|&(_, weight)| weight);
                 dispatch(Add {
                     rows,
                     weights: weights.zip(self.of_token[token].iter().copied()).collect(),
-                    // SAFETY: rows do not overlap, and each belongs to one part.
-                    out: unsafe { out.take(start..start + width) },
+                    out,
                 });
             }
         });
@@ -277,16 +271,12 @@ impl<O: Element> Kernel for Add<'_, O> {
 }
 
 /// Widens the rows of some tokens, one row after the other.
-fn gather<T: Element>(x: Rows<'_, T>, tokens: &[usize], out: &mut [f32]) {
-    let width = x.width();
-    let out = Disjoint::new(out);
-    pool::split(tokens.len(), pool::grain(width), |rows| {
-        for row in rows {
-            // SAFETY: each row belongs to one part.
-            let out = unsafe { out.take(row * width..(row + 1) * width) };
+fn gather<T: Element>(x: Rows<'_, T>, tokens: &[usize], out: RowsMut<'_, f32>) {
+    out.par_rows(|rows| {
+        for (row, numbers) in rows {
             dispatch(Widen {
                 row: x.row(tokens[row]),
-                numbers: out,
+                numbers,
             });
         }
     });

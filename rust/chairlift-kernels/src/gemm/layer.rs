@@ -7,11 +7,7 @@ use crate::{
         linear::Linear,
         shares::{Target, split_layers},
     },
-    memory::{
-        disjoint::Disjoint,
-        pool,
-        rows::{Rows, RowsMut},
-    },
+    memory::rows::{Rows, RowsMut},
 };
 use std::ops::Range;
 
@@ -97,13 +93,15 @@ impl RoundedRows {
 }
 
 /// Rounds the numbers of rows.
+///
+/// # Panics
+/// Never: the numbers are those of so many rows.
 pub fn round_rows(rows: Rows<'_, f32>) -> RoundedRows {
-    let mut rounded = vec![bf16::ZERO; rows.len() * rows.width()];
-    let shared = Disjoint::new(&mut rounded);
-    pool::split(rows.len(), pool::grain(rows.width()), |range| {
-        for row in range {
-            // SAFETY: each row belongs to one part.
-            let out = unsafe { shared.take(row * rows.width()..(row + 1) * rows.width()) };
+    let (len, width) = (rows.len(), rows.width());
+    let mut rounded = vec![bf16::ZERO; len * width];
+    let out = RowsMut::new(&mut rounded, len, width, width).expect("as many numbers");
+    out.par_rows(|range| {
+        for (row, out) in range {
             for (out, number) in out.iter_mut().zip(rows.row(row)) {
                 *out = bf16::from_f32(*number);
             }
@@ -111,8 +109,8 @@ pub fn round_rows(rows: Rows<'_, f32>) -> RoundedRows {
     });
     RoundedRows {
         numbers: rounded,
-        len: rows.len(),
-        width: rows.width(),
+        len,
+        width,
     }
 }
 

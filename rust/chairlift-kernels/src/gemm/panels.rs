@@ -21,8 +21,7 @@ use crate::{
     isa::{Isa, dispatch::Kernel},
     memory::{
         aligned::{Aligned, Zeroed},
-        disjoint::Disjoint,
-        pool,
+        rows::RowsMut,
     },
 };
 use std::cell::Cell;
@@ -89,19 +88,19 @@ pub(crate) fn padded_bias<T: Element>(
 }
 
 /// Allocates panels of `len` units each and has threads fill them: `pack(panel, units)`.
+///
+/// # Panics
+/// Never: the panels are adjacent rows.
 pub(crate) fn packed_panels<U: Zeroed + Send + Sync>(
     num_panels: usize,
     len: usize,
     pack: impl Fn(usize, &mut [U]) + Sync,
 ) -> Aligned<U> {
     let mut panels = Aligned::zeroed(num_panels * len);
-    let shared = Disjoint::new(&mut panels);
-    pool::split(num_panels, 1, |range| {
-        for panel in range {
-            // SAFETY: each panel belongs to one part.
-            pack(panel, unsafe {
-                shared.take(panel * len..(panel + 1) * len)
-            });
+    let rows = RowsMut::new(&mut panels, num_panels, len, len).expect("adjacent rows");
+    rows.par_rows_by(1, |rows| {
+        for (panel, units) in rows {
+            pack(panel, units);
         }
     });
     panels

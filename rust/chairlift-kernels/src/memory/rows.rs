@@ -1,6 +1,10 @@
 //! Matrices whose rows may lie apart, such as the query part of a fused QKV projection.
 
-use crate::error::ArgumentError;
+use crate::{
+    error::ArgumentError,
+    memory::{disjoint::Disjoint, pool},
+};
+use std::ops::Range;
 
 /// Rows of equal width in one slice, `stride` apart.
 #[derive(Debug, Clone, Copy)]
@@ -203,6 +207,107 @@ impl<'a, T> RowsMut<'a, T> {
     }
 }
 
+impl<T: Send + Sync> RowsMut<'_, T> {
+    /// Gives each thread some rows that follow each other.
+    pub fn par_rows(self, task: impl Fn(IterMut<'_, T>) + Sync) {
+        let grain = pool::grain(self.width);
+        self.par_rows_by(grain, task);
+    }
+
+    /// Gives each thread some rows that follow each other, at least `grain` where there are as many.
+    pub fn par_rows_by(self, grain: usize, task: impl Fn(IterMut<'_, T>) + Sync) {
+        let shared = SharedRows::new(self);
+        pool::split(shared.len, grain, |rows| {
+            // SAFETY: the ranges of a split do not meet.
+            task(unsafe { shared.take(rows) });
+        });
+    }
+
+    /// [`Self::par_rows`] of these rows and as many others, of which a thread gets the same.
+    ///
+    /// # Panics
+    /// If there are not as many others.
+    pub fn par_rows_with<U: Send + Sync>(
+        self,
+        others: RowsMut<'_, U>,
+        task: impl Fn(IterMut<'_, T>, IterMut<'_, U>) + Sync,
+    ) {
+        assert_eq!(self.len, others.len, "as many rows");
+        let grain = pool::grain(self.width);
+        let (shared, others) = (SharedRows::new(self), SharedRows::new(others));
+        pool::split(shared.len, grain, |rows| {
+            // SAFETY: the ranges of a split do not meet.
+            let (rows, others) = unsafe { (shared.take(rows.clone()), others.take(rows)) };
+            task(rows, others);
+        });
+    }
+}
+
+/// Rows that threads share.
+struct SharedRows<'a, T> {
+    data: Disjoint<'a, T>,
+    len: usize,
+    width: usize,
+    stride: usize,
+}
+
+impl<'a, T> SharedRows<'a, T> {
+    fn new(rows: RowsMut<'a, T>) -> Self {
+        let RowsMut {
+            data,
+            len,
+            width,
+            stride,
+        } = rows;
+        let data = Disjoint::new(data);
+        Self {
+            data,
+            len,
+            width,
+            stride,
+        }
+    }
+
+    /// Some of the rows.
+    ///
+    /// # Safety
+    /// While the result lives, no other result of this function holds any of these rows.
+    unsafe fn take(&self, rows: Range<usize>) -> IterMut<'a, T> {
+        let start = rows.start * self.stride;
+        let len = span(rows.len(), self.width, self.stride);
+        // SAFETY: rows do not overlap, and the caller keeps them apart.
+        let rest = unsafe { self.data.take(start..start + len) };
+        IterMut {
+            rest,
+            width: self.width,
+            stride: self.stride,
+            indices: rows,
+        }
+    }
+}
+
+/// The rows of one thread, each with its index.
+pub struct IterMut<'a, T> {
+    rest: &'a mut [T],
+    width: usize,
+    stride: usize,
+    indices: Range<usize>,
+}
+
+impl<'a, T> Iterator for IterMut<'a, T> {
+    type Item = (usize, &'a mut [T]);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let index = self.indices.next()?;
+        let rest = std::mem::take(&mut self.rest);
+        // There is nothing behind the last row.
+        let (row, rest) = rest.split_at_mut(self.stride.min(rest.len()));
+        self.rest = rest;
+        Some((index, &mut row[..self.width]))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,6 +325,41 @@ mod tests {
             );
             assert!(written.into_slice().is_empty());
         }
+    }
+
+    #[test]
+    fn threads_have_the_rows_once_without_what_lies_between_them() {
+        for (width, stride) in [(3, 3), (3, 5), (1, 4), (0, 0)] {
+            for len in [0, 1, 2, 17] {
+                let mut numbers = vec![0; span(len, width, stride)];
+                let rows = RowsMut::new(&mut numbers, len, width, stride).expect("rows");
+                rows.par_rows_by(1, |rows| {
+                    for (index, row) in rows {
+                        assert_eq!(row.len(), width);
+                        for number in row {
+                            *number += index + 1;
+                        }
+                    }
+                });
+                for (place, number) in numbers.iter().enumerate() {
+                    let is_between = place % stride >= width;
+                    assert_eq!(*number, if is_between { 0 } else { place / stride + 1 });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_has_the_same_rows_of_both() {
+        let (mut numbers, mut copies) = ((0..12).collect::<Vec<_>>(), vec![0; 6]);
+        let copied = RowsMut::contiguous(&mut copies, 1);
+        RowsMut::contiguous(&mut numbers, 2).par_rows_with(copied, |rows, copies| {
+            for ((index, row), (other, copy)) in rows.zip(copies) {
+                assert_eq!(index, other);
+                copy[0] = row[1];
+            }
+        });
+        assert_eq!(copies, [1, 3, 5, 7, 9, 11]);
     }
 
     #[test]

@@ -8,13 +8,9 @@ use crate::{
         Isa,
         dispatch::{Kernel, dispatch},
     },
-    memory::{
-        disjoint::Disjoint,
-        pool,
-        rows::{Rows, RowsMut},
-    },
+    memory::rows::{IterMut, Rows, RowsMut},
 };
-use std::{f32::consts::LOG2_E, marker::PhantomData, ops::Range};
+use std::{f32::consts::LOG2_E, marker::PhantomData};
 
 /// An activation.
 ///
@@ -128,15 +124,10 @@ fn split<T: Element, C: Curve, const GATED: bool>(
     up: Rows<'_, T>,
     out: RowsMut<'_, T>,
 ) {
-    let (width, stride) = (out.width(), out.stride());
-    let out = Disjoint::new(out.into_slice());
-    pool::split(x.len(), pool::grain(width), |rows| {
+    out.par_rows(|rows| {
         dispatch(Activate::<T, C, GATED> {
             x,
             up,
-            out,
-            width,
-            stride,
             rows,
             curve: PhantomData,
         });
@@ -146,10 +137,7 @@ fn split<T: Element, C: Curve, const GATED: bool>(
 struct Activate<'a, T, C, const GATED: bool> {
     x: Rows<'a, T>,
     up: Rows<'a, T>,
-    out: Disjoint<'a, T>,
-    width: usize,
-    stride: usize,
-    rows: Range<usize>,
+    rows: IterMut<'a, T>,
     curve: PhantomData<C>,
 }
 
@@ -160,10 +148,7 @@ impl<T: Element, C: Curve, const GATED: bool> Kernel for Activate<'_, T, C, GATE
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        for row in self.rows {
-            let start = row * self.stride;
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let out = unsafe { self.out.take(start..start + self.width) };
+        for (row, out) in self.rows {
             let x = self.x.row(row);
             if GATED {
                 gated_row::<I, T, C>(x, self.up.row(row), out);

@@ -7,11 +7,7 @@ use crate::{
         dispatch::{Kernel, dispatch},
         exp::exp,
     },
-    memory::{
-        disjoint::Disjoint,
-        pool,
-        rows::{Rows, RowsMut},
-    },
+    memory::rows::{IterMut, Rows, RowsMut},
 };
 
 /// `(up + 1) gate / (1 + e^(-alpha gate))`, where gates are at most `limit`, and ups between `-limit` and it.
@@ -35,7 +31,7 @@ impl Clamped {
         gate_up: Rows<'_, f32>,
         out: RowsMut<'_, f32>,
     ) -> Result<(), ArgumentError> {
-        let (width, stride) = (out.width(), out.stride());
+        let width = out.width();
         expect_equal(
             "gate_up",
             "twice the width of out,",
@@ -43,19 +39,14 @@ impl Clamped {
             gate_up.width(),
         )?;
         expect_equal("out", "as many rows as gate_up:", gate_up.len(), out.len())?;
-        let out = Disjoint::new(out.into_slice());
-        pool::split(gate_up.len(), pool::grain(width), |rows| {
-            for row in rows {
-                let (gates, ups) = gate_up.row(row).split_at(width);
-                let start = row * stride;
-                dispatch(Run {
-                    clamped: self,
-                    gates,
-                    ups,
-                    // SAFETY: rows do not overlap, and each belongs to one part.
-                    out: unsafe { out.take(start..start + width) },
-                });
-            }
+        let (gates, ups) = gate_up.split_at(width);
+        out.par_rows(|rows| {
+            dispatch(Run {
+                clamped: self,
+                gates,
+                ups,
+                rows,
+            });
         });
         Ok(())
     }
@@ -63,9 +54,9 @@ impl Clamped {
 
 struct Run<'a> {
     clamped: Clamped,
-    gates: &'a [f32],
-    ups: &'a [f32],
-    out: &'a mut [f32],
+    gates: Rows<'a, f32>,
+    ups: Rows<'a, f32>,
+    rows: IterMut<'a, f32>,
 }
 
 impl Kernel for Run<'_> {
@@ -74,12 +65,15 @@ impl Kernel for Run<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Clamped { limit, alpha } = self.clamped;
-        for ((out, &gate), &up) in self.out.iter_mut().zip(self.gates).zip(self.ups) {
-            // Written as selects that keep NaN.
-            let gate = if gate > limit { limit } else { gate };
-            let up = if up > limit { limit } else { up };
-            let up = if up < -limit { -limit } else { up };
-            *out = (up + 1.0) * (gate / (1.0 + exp::<I>(-alpha * gate)));
+        for (row, out) in self.rows {
+            let (gates, ups) = (self.gates.row(row), self.ups.row(row));
+            for ((out, &gate), &up) in out.iter_mut().zip(gates).zip(ups) {
+                // Written as selects that keep NaN.
+                let gate = if gate > limit { limit } else { gate };
+                let up = if up > limit { limit } else { up };
+                let up = if up < -limit { -limit } else { up };
+                *out = (up + 1.0) * (gate / (1.0 + exp::<I>(-alpha * gate)));
+            }
         }
     }
 }

@@ -8,14 +8,9 @@ use crate::{
         dispatch::{Kernel, dispatch},
         exp::exp,
     },
-    memory::{
-        disjoint::Disjoint,
-        pool,
-        rows::{Rows, RowsMut},
-    },
+    memory::rows::{IterMut, Rows, RowsMut},
     ops::norm::inverse_rms,
 };
-use std::ops::Range;
 
 /// `x = y / sqrt(mean(y^2) + eps) * weight` with `y = x silu(gate)`, the mean over each group of `group_size` numbers of
 /// a row; `x = y` without a weight. One rounding at the end.
@@ -31,7 +26,7 @@ pub fn gated_rms_norm<T: Element>(
     group_size: usize,
     eps: f32,
 ) -> Result<(), ArgumentError> {
-    let (len, width, stride) = (x.len(), x.width(), x.stride());
+    let (len, width) = (x.len(), x.width());
     expect_equal("gate", "the width of x,", width, gate.width())?;
     expect_equal("gate", "as many rows as x:", len, gate.len())?;
     if let Some(weight) = weight {
@@ -41,31 +36,24 @@ pub fn gated_rms_norm<T: Element>(
         let expected = format_args!("a divisor of {width}");
         return Err(ArgumentError::new("group_size", expected, group_size));
     }
-    let x = Disjoint::new(x.into_slice());
-    pool::split(len, pool::grain(width), |rows| {
+    x.par_rows(|rows| {
         dispatch(GatedNorm {
-            x,
-            width,
-            stride,
+            rows,
             gate,
             weight,
             group_size,
             eps,
-            rows,
         });
     });
     Ok(())
 }
 
 struct GatedNorm<'a, T> {
-    x: Disjoint<'a, T>,
-    width: usize,
-    stride: usize,
+    rows: IterMut<'a, T>,
     gate: Rows<'a, T>,
     weight: Option<&'a [f32]>,
     group_size: usize,
     eps: f32,
-    rows: Range<usize>,
 }
 
 impl<T: Element> Kernel for GatedNorm<'_, T> {
@@ -73,11 +61,8 @@ impl<T: Element> Kernel for GatedNorm<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let mut gated = vec![0.0; self.group_size.min(self.width)];
-        for row in self.rows {
-            let start = row * self.stride;
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let x = unsafe { self.x.take(start..start + self.width) };
+        let mut gated = vec![0.0; self.group_size.min(self.gate.width())];
+        for (row, x) in self.rows {
             let groups = x.chunks_exact_mut(self.group_size);
             let gates = self.gate.row(row).chunks_exact(self.group_size);
             for (group, (x, gates)) in groups.zip(gates).enumerate() {

@@ -7,13 +7,8 @@ use crate::{
         Isa,
         dispatch::{Kernel, dispatch},
     },
-    memory::{
-        disjoint::Disjoint,
-        pool,
-        rows::{Rows, RowsMut},
-    },
+    memory::rows::{IterMut, Rows, RowsMut},
 };
-use std::ops::Range;
 
 /// Lanes of a partial sum, on every instruction set.
 pub(crate) const LANES: usize = 16;
@@ -173,10 +168,8 @@ fn norm_rows<T: Element, N: Norm<T>>(
     norm: N,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    let normed = Normed::new(x.len(), x.width(), norm, out)?;
-    pool::split(x.len(), pool::grain(x.width()), |rows| {
-        dispatch(NormRows { x, normed, rows });
-    });
+    check(x.len(), x.width(), norm, &out)?;
+    out.par_rows(|out| dispatch(NormRows { x, norm, out }));
     Ok(())
 }
 
@@ -186,61 +179,37 @@ fn add_and_norm_rows<T: Element, N: Norm<T>>(
     norm: N,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    let (len, width, stride) = (x.len(), x.width(), x.stride());
+    let (len, width) = (x.len(), x.width());
     expect_equal("update", "the width of x,", width, update.width())?;
     expect_equal("update", "as many rows as x:", len, update.len())?;
-    let normed = Normed::new(len, width, norm, out)?;
-    let x = Disjoint::new(x.into_slice());
-    pool::split(len, pool::grain(width), |rows| {
+    check(len, width, norm, &out)?;
+    x.par_rows_with(out, |x, out| {
         dispatch(AddAndNormRows {
             x,
-            stride,
             update,
-            normed,
-            rows,
+            norm,
+            out,
         });
     });
     Ok(())
 }
 
-/// Where rows go when they are normed.
-#[derive(Clone, Copy)]
-struct Normed<'a, T, N> {
+/// Checks a norm and its output against `len` rows of `width`.
+fn check<T: Element, N: Norm<T>>(
+    len: usize,
+    width: usize,
     norm: N,
-    out: Disjoint<'a, T>,
-    stride: usize,
-}
-
-impl<'a, T: Element, N: Norm<T>> Normed<'a, T, N> {
-    /// For `len` rows of `width`.
-    fn new(len: usize, width: usize, norm: N, out: RowsMut<'a, T>) -> Result<Self, ArgumentError> {
-        norm.check(width)?;
-        expect_equal("out", "the width of x,", width, out.width())?;
-        expect_equal("out", "as many rows as x:", len, out.len())?;
-        Ok(Self {
-            norm,
-            stride: out.stride(),
-            out: Disjoint::new(out.into_slice()),
-        })
-    }
-
-    /// Norms row `row`, which is `x`.
-    ///
-    /// # Safety
-    /// No other thread norms this row.
-    #[inline(always)]
-    unsafe fn write<I: Isa>(&self, row: usize, x: &[T]) {
-        let start = row * self.stride;
-        // SAFETY: rows do not overlap, and the caller keeps them apart.
-        let out = unsafe { self.out.take(start..start + x.len()) };
-        self.norm.write::<I>(x, out);
-    }
+    out: &RowsMut<'_, T>,
+) -> Result<(), ArgumentError> {
+    norm.check(width)?;
+    expect_equal("out", "the width of x,", width, out.width())?;
+    expect_equal("out", "as many rows as x:", len, out.len())
 }
 
 struct NormRows<'a, T, N> {
     x: Rows<'a, T>,
-    normed: Normed<'a, T, N>,
-    rows: Range<usize>,
+    norm: N,
+    out: IterMut<'a, T>,
 }
 
 impl<T: Element, N: Norm<T>> Kernel for NormRows<'_, T, N> {
@@ -248,19 +217,17 @@ impl<T: Element, N: Norm<T>> Kernel for NormRows<'_, T, N> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        for row in self.rows {
-            // SAFETY: each row belongs to one part.
-            unsafe { self.normed.write::<I>(row, self.x.row(row)) };
+        for (row, out) in self.out {
+            self.norm.write::<I>(self.x.row(row), out);
         }
     }
 }
 
 struct AddAndNormRows<'a, T, N> {
-    x: Disjoint<'a, T>,
-    stride: usize,
+    x: IterMut<'a, T>,
     update: Rows<'a, T>,
-    normed: Normed<'a, T, N>,
-    rows: Range<usize>,
+    norm: N,
+    out: IterMut<'a, T>,
 }
 
 impl<T: Element, N: Norm<T>> Kernel for AddAndNormRows<'_, T, N> {
@@ -268,15 +235,11 @@ impl<T: Element, N: Norm<T>> Kernel for AddAndNormRows<'_, T, N> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        for row in self.rows {
-            let start = row * self.stride;
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let x = unsafe { self.x.take(start..start + self.update.width()) };
+        for ((row, x), (_, out)) in self.x.zip(self.out) {
             for (x, update) in x.iter_mut().zip(self.update.row(row)) {
                 *x = T::from_f32(x.to_f32() + update.to_f32());
             }
-            // SAFETY: each row belongs to one part.
-            unsafe { self.normed.write::<I>(row, x) };
+            self.norm.write::<I>(x, out);
         }
     }
 }

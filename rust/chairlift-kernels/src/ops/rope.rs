@@ -7,14 +7,9 @@ use crate::{
         Isa,
         dispatch::{Kernel, dispatch},
     },
-    memory::{
-        disjoint::Disjoint,
-        pool,
-        rows::{Rows, RowsMut},
-    },
+    memory::rows::{IterMut, Rows, RowsMut},
     ops::norm::inverse_rms,
 };
-use std::ops::Range;
 
 /// A norm of queries or keys before the rotation.
 #[derive(Debug, Clone, Copy)]
@@ -91,29 +86,20 @@ pub fn rope<T: Element>(
         let expected = format_args!("positions in 0..{}", cos_sin.len());
         return Err(ArgumentError::new("positions", expected, position));
     }
-    let (width, stride) = (x.width(), x.stride());
-    let tokens = x.len();
-    let x = Disjoint::new(x.into_slice());
-    pool::split(tokens, pool::grain(width), |tokens| {
+    x.par_rows(|tokens| {
         dispatch(Rope {
-            x,
-            width,
-            stride,
+            tokens,
             positions,
             rotation,
-            tokens,
         });
     });
     Ok(())
 }
 
 struct Rope<'a, T> {
-    x: Disjoint<'a, T>,
-    width: usize,
-    stride: usize,
+    tokens: IterMut<'a, T>,
     positions: &'a [i32],
     rotation: Rotation<'a, T>,
-    tokens: Range<usize>,
 }
 
 impl<T: Element> Kernel for Rope<'_, T> {
@@ -129,10 +115,7 @@ impl<T: Element> Kernel for Rope<'_, T> {
         } = self.rotation;
         // One norm over all heads, by its weight.
         let over_all = norm.filter(|norm| norm.weight.len() != head_dim);
-        for token in self.tokens {
-            let start = token * self.stride;
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let heads = unsafe { self.x.take(start..start + self.width) };
+        for (token, heads) in self.tokens {
             let angles = cos_sin.row(self.positions[token] as usize);
             let (cos, sin) = angles.split_at(angles.len() / 2);
             let scale_of_all = over_all.map(|norm| inverse_rms::<I, T>(heads, norm.eps));

@@ -8,13 +8,8 @@ use crate::{
         dispatch::{Kernel, dispatch},
         exp::{exp, tanh},
     },
-    memory::{
-        disjoint::Disjoint,
-        pool,
-        rows::{Rows, RowsMut},
-    },
+    memory::rows::{IterMut, Rows, RowsMut},
 };
-use std::ops::Range;
 
 /// `x += multiplier * update`, rounded once.
 ///
@@ -27,28 +22,23 @@ pub fn add_scaled<T: Element>(
     update: Rows<'_, T>,
     multiplier: f32,
 ) -> Result<(), ArgumentError> {
-    let (len, width, stride) = (x.len(), x.width(), x.stride());
+    let (len, width) = (x.len(), x.width());
     expect_equal("update", "the width of x,", width, update.width())?;
     expect_equal("update", "as many rows as x:", len, update.len())?;
-    let x = Disjoint::new(x.into_slice());
-    pool::split(len, pool::grain(width), |rows| {
+    x.par_rows(|rows| {
         dispatch(AddScaled {
-            x,
-            stride,
+            rows,
             update,
             multiplier,
-            rows,
         });
     });
     Ok(())
 }
 
 struct AddScaled<'a, T> {
-    x: Disjoint<'a, T>,
-    stride: usize,
+    rows: IterMut<'a, T>,
     update: Rows<'a, T>,
     multiplier: f32,
-    rows: Range<usize>,
 }
 
 impl<T: Element> Kernel for AddScaled<'_, T> {
@@ -56,10 +46,7 @@ impl<T: Element> Kernel for AddScaled<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        for row in self.rows {
-            let start = row * self.stride;
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let x = unsafe { self.x.take(start..start + self.update.width()) };
+        for (row, x) in self.rows {
             for (x, update) in x.iter_mut().zip(self.update.row(row)) {
                 *x = T::from_f32(x.to_f32() + update.to_f32() * self.multiplier);
             }
@@ -77,30 +64,20 @@ pub fn gate_by_sigmoid<T: Element, G: Element>(
     x: RowsMut<'_, T>,
     gate: Rows<'_, G>,
 ) -> Result<(), ArgumentError> {
-    let (len, width, stride) = (x.len(), x.width(), x.stride());
+    let (len, width) = (x.len(), x.width());
     if gate.width() != 1 {
         expect_equal("gate", "the width of x or 1,", width, gate.width())?;
     }
     expect_equal("gate", "as many rows as x:", len, gate.len())?;
-    let x = Disjoint::new(x.into_slice());
-    pool::split(len, pool::grain(width), |rows| {
-        dispatch(GateBySigmoid {
-            x,
-            width,
-            stride,
-            gate,
-            rows,
-        });
+    x.par_rows(|rows| {
+        dispatch(GateBySigmoid { rows, gate });
     });
     Ok(())
 }
 
 struct GateBySigmoid<'a, T, G> {
-    x: Disjoint<'a, T>,
-    width: usize,
-    stride: usize,
+    rows: IterMut<'a, T>,
     gate: Rows<'a, G>,
-    rows: Range<usize>,
 }
 
 impl<T: Element, G: Element> Kernel for GateBySigmoid<'_, T, G> {
@@ -108,10 +85,7 @@ impl<T: Element, G: Element> Kernel for GateBySigmoid<'_, T, G> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        for row in self.rows {
-            let start = row * self.stride;
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let x = unsafe { self.x.take(start..start + self.width) };
+        for (row, x) in self.rows {
             let gate = self.gate.row(row);
             if let [gate] = gate {
                 let divisor = 1.0 + exp::<I>(-gate.to_f32());
@@ -141,28 +115,20 @@ pub fn scale<T: Element>(
     if let Some(cap) = cap.filter(|cap| cap.is_nan() || *cap <= 0.0) {
         return Err(ArgumentError::new("soft_cap", "above 0", cap));
     }
-    let (len, width, stride) = (x.len(), x.width(), x.stride());
-    let x = Disjoint::new(x.into_slice());
-    pool::split(len, pool::grain(width), |rows| {
+    x.par_rows(|rows| {
         dispatch(Scale {
-            x,
-            width,
-            stride,
+            rows,
             multiplier,
             cap,
-            rows,
         });
     });
     Ok(())
 }
 
 struct Scale<'a, T> {
-    x: Disjoint<'a, T>,
-    width: usize,
-    stride: usize,
+    rows: IterMut<'a, T>,
     multiplier: f32,
     cap: Option<f32>,
-    rows: Range<usize>,
 }
 
 impl<T: Element> Kernel for Scale<'_, T> {
@@ -170,10 +136,7 @@ impl<T: Element> Kernel for Scale<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        for row in self.rows {
-            let start = row * self.stride;
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let x = unsafe { self.x.take(start..start + self.width) };
+        for (_, x) in self.rows {
             let Some(cap) = self.cap else {
                 for x in x {
                     *x = T::from_f32(x.to_f32() * self.multiplier);

@@ -3,11 +3,7 @@
 use crate::{
     Element,
     error::{ArgumentError, expect_equal},
-    memory::{
-        disjoint::Disjoint,
-        pool,
-        rows::{Rows, RowsMut},
-    },
+    memory::rows::{Rows, RowsMut},
 };
 
 /// `out[i] = x[rows[i]]`.
@@ -70,12 +66,8 @@ fn each_row<T: Copy + Sync, O: Send + Sync>(
         let expected = format_args!("indices in 0..{}", x.len());
         return Err(ArgumentError::new("rows", expected, row));
     }
-    let (width, stride) = (out.width(), out.stride());
-    let out = Disjoint::new(out.into_slice());
-    pool::split(rows.len(), pool::grain(width), |part| {
-        for index in part {
-            // SAFETY: rows do not overlap, and each belongs to one part.
-            let out = unsafe { out.take(index * stride..index * stride + width) };
+    out.par_rows(|part| {
+        for (index, out) in part {
             write(x.row(rows[index] as usize), out);
         }
     });
