@@ -51,10 +51,8 @@ use crate::{
     isa::dispatch::dispatch,
     memory::{pool, rows::Rows},
 };
-use std::{
-    cell::RefCell,
-    sync::{Mutex, PoisonError},
-};
+use parking_lot::Mutex;
+use std::cell::RefCell;
 
 /// The token of a row that has no distribution to draw from.
 pub const NOT_FINITE: i32 = -1;
@@ -124,7 +122,7 @@ pub fn sample(
         for row in range {
             let drawn = draw_row(logits.row(row), row, parameters, sequences, masks);
             // Held for a few stores, hundreds of microseconds apart.
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut results = results.lock();
             let (draws, candidates) = &mut *results;
             let token = match &drawn {
                 Some(drawn) => drawn.token as i32,
@@ -137,7 +135,7 @@ pub fn sample(
             candidates.put(row, &drawn.candidates);
         }
     });
-    let (draws, candidates) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (draws, candidates) = results.into_inner();
     if let Some(sequences) = &sequences {
         sequences
             .states

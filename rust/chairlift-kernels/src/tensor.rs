@@ -20,6 +20,7 @@ use crate::{
     error::ArgumentError,
     memory::rows::{Rows, RowsMut},
 };
+use bytemuck::Pod;
 use description::Description;
 use half::bf16;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -29,37 +30,28 @@ use std::slice;
 
 pub use description::Dtype;
 
-/// An element type of tensors.
-///
-/// # Safety
-/// The type has the size and layout of `DTYPE`, and any bits are a value of it.
-pub unsafe trait TensorElement: Copy + Send + Sync + 'static {
+/// An element type of tensors: any bits are a value of it.
+pub trait TensorElement: Pod + Send + Sync {
     /// What torch calls the type.
     const DTYPE: Dtype;
 }
 
-// SAFETY: the same type.
-unsafe impl TensorElement for f32 {
+impl TensorElement for f32 {
     const DTYPE: Dtype = Dtype::Float32;
 }
-// SAFETY: a transparent `u16` that holds the same format.
-unsafe impl TensorElement for bf16 {
+impl TensorElement for bf16 {
     const DTYPE: Dtype = Dtype::Bfloat16;
 }
-// SAFETY: the same type.
-unsafe impl TensorElement for u8 {
+impl TensorElement for u8 {
     const DTYPE: Dtype = Dtype::Uint8;
 }
-// SAFETY: the same type.
-unsafe impl TensorElement for i8 {
+impl TensorElement for i8 {
     const DTYPE: Dtype = Dtype::Int8;
 }
-// SAFETY: the same type.
-unsafe impl TensorElement for i32 {
+impl TensorElement for i32 {
     const DTYPE: Dtype = Dtype::Int32;
 }
-// SAFETY: the same type.
-unsafe impl TensorElement for i64 {
+impl TensorElement for i64 {
     const DTYPE: Dtype = Dtype::Int64;
 }
 
@@ -301,6 +293,8 @@ impl Borrows {
         len: usize,
         is_written: bool,
     ) -> PyResult<*mut T> {
+        // An element of this type is all that the views below rely on.
+        const { assert!(size_of::<T>() == T::DTYPE.size()) };
         tensor.description.check_dtype::<T>(name)?;
         let start = tensor.description.address;
         let bytes = start..start + len * size_of::<T>();

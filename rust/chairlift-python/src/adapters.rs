@@ -10,9 +10,10 @@ use chairlift_kernels::{
     gemm::low_rank::{self, RowAdapters, SortedRows},
     tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut},
 };
+use parking_lot::RwLock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Registers the classes with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -114,7 +115,7 @@ impl AdapterTable {
     /// Puts an update into a slot, or empties it.
     #[pyo3(signature = (slot, update))]
     fn set(&self, slot: usize, update: Option<&LowRank>) -> PyResult<()> {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.write();
         let most = slots.len();
         let Some(place) = slot.checked_sub(1).and_then(|place| slots.get_mut(place)) else {
             let message = format!("slot: expected 1 to {most}, got {slot}");
@@ -176,8 +177,7 @@ impl Call for Add {
     }
 
     fn run(&self) -> PyResult<()> {
-        let slots = self.table.get().slots.read();
-        let slots = slots.unwrap_or_else(PoisonError::into_inner).clone();
+        let slots = self.table.get().slots.read().clone();
         let mut borrows = Borrows::default();
         let adapters = RowAdapters {
             slots: borrows.slice::<i32>("adapters", &self.adapters)?,

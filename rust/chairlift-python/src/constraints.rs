@@ -8,11 +8,12 @@ use chairlift_core::{
 };
 use chairlift_grammar::{Compiler, Draw, Masks, Matcher, Pending, Source, Vocabulary, constraints};
 use chairlift_kernels::tensor::{Borrows, Tensor};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyIndexError, PyValueError},
     prelude::*,
 };
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// A compiled constraint.
 #[pyclass(module = "chairlift._core", frozen)]
@@ -119,8 +120,7 @@ pub(crate) struct Constraints {
 
 impl Constraints {
     fn lock(&self) -> MutexGuard<'_, chairlift_grammar::Constraints> {
-        // No value is left half changed under this lock.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Whether the sequence of one of these slots has one.

@@ -13,12 +13,13 @@
 
 use crate::detach::{detach, is_long, keep};
 use chairlift_kernels::tensor::Tensor;
+use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A tensor of a call, after the name of the argument.
 pub(crate) type Argument<'a> = (&'static str, &'a Tensor);
@@ -54,7 +55,7 @@ fn kept() -> Option<Arc<Open>> {
 /// Runs a call, or keeps it where this thread is recording.
 pub(crate) fn call(py: Python<'_>, call: impl Call + 'static) -> PyResult<()> {
     if let Some(calls) = kept() {
-        lock(&calls).push(Box::new(call));
+        calls.lock().push(Box::new(call));
         return Ok(());
     }
     if !is_long(call.work()) {
@@ -120,7 +121,7 @@ impl Recording {
 
     fn __enter__(this: Py<Self>) -> PyResult<Py<Self>> {
         let Self { open, recorded, .. } = this.get();
-        let mut open = lock(open);
+        let mut open = open.lock();
         let message = if recorded.get().is_some() {
             "recording: expected a new one, got one that has its calls"
         } else if kept().is_some() {
@@ -142,9 +143,9 @@ impl Recording {
         py: Python<'_>,
         raised: (Option<Py<PyAny>>, Py<PyAny>, Py<PyAny>),
     ) -> PyResult<()> {
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         let calls = match (&*open, kept()) {
-            (Some(own), Some(kept)) if Arc::ptr_eq(own, &kept) => std::mem::take(&mut *lock(own)),
+            (Some(own), Some(kept)) if Arc::ptr_eq(own, &kept) => std::mem::take(&mut *own.lock()),
             _ => {
                 let message = "recording: expected the thread that `with` began on, and an end for each beginning";
                 return Err(PyRuntimeError::new_err(message));
@@ -199,9 +200,4 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No value is left half changed under these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

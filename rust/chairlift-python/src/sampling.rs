@@ -22,11 +22,12 @@ use chairlift_kernels::{
     },
     tensor::{Borrows, Tensor, TensorMut},
 };
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyIndexError, PyValueError},
     prelude::*,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The bytes of the scheduler's table.
 struct Text(Arc<text::TokenTable>);
@@ -45,7 +46,7 @@ pub(crate) struct SamplerStates {
 
 impl SamplerStates {
     fn states(&self) -> MutexGuard<'_, States> {
-        lock(&self.inner)
+        self.inner.lock()
     }
 
     fn check(&self, slot: usize) -> PyResult<()> {
@@ -56,11 +57,6 @@ impl SamplerStates {
         let message = format!("slot: expected one below {num_slots}, got {slot}");
         Err(PyIndexError::new_err(message))
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No value is left half changed under these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[pymethods]
@@ -247,7 +243,7 @@ impl Call for Sample {
             logprobs: borrows.slice_mut("logprobs", &self.logprobs)?,
             ranks: borrows.slice_mut("ranks", &self.ranks)?,
         };
-        let states = self.extras.as_ref().map(|extras| lock(&extras.states));
+        let states = self.extras.as_ref().map(|extras| extras.states.lock());
         let sequences = match (&self.extras, &states) {
             (Some(extras), Some(states)) => Some(Sequences {
                 states,
@@ -270,7 +266,7 @@ impl Call for Sample {
             (None, None) => None,
         };
         let candidates = sampling::sample(logits, &parameters, sequences, masks, draws)?;
-        *lock(&self.candidates) = (candidates.stride > 0).then_some(candidates);
+        *self.candidates.lock() = (candidates.stride > 0).then_some(candidates);
         Ok(())
     }
 }
@@ -331,7 +327,7 @@ pub(crate) fn sample(
         candidates: Arc::clone(&candidates),
     };
     call(py, sample)?;
-    let found = lock(&candidates).take();
+    let found = candidates.lock().take();
     Ok(found.map(|inner| Candidates { inner }))
 }
 

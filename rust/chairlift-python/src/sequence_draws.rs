@@ -1,10 +1,6 @@
 //! What the draws of a step on a device ask for beside the tables, as lists that a kernel reads.
 
-use crate::{
-    constraints::Constraints,
-    detach::detach,
-    sampling::{SamplerStates, lock},
-};
+use crate::{constraints::Constraints, detach::detach, sampling::SamplerStates};
 use chairlift_grammar::Draw;
 use chairlift_kernels::{
     memory::rows::Rows,
@@ -15,8 +11,9 @@ use chairlift_kernels::{
     },
     tensor::{Borrows, Tensor, TensorMut},
 };
+use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The draws of a step of which some ask for more than temperature, top-k, top-p and min-p.
 #[pyclass(module = "chairlift._core", frozen)]
@@ -52,7 +49,7 @@ impl SequenceDraws {
     ) -> PyResult<Option<Self>> {
         let slots = Borrows::default().slice::<i32>("slots", &slots)?.to_vec();
         let needs: Vec<bool> = {
-            let states = lock(&states.inner);
+            let states = states.inner.lock();
             let needs = |&slot: &i32| states.needs_tokens(slot as usize);
             slots.iter().filter_map(needs).collect()
         };
@@ -96,7 +93,7 @@ impl SequenceDraws {
                 bits: Rows::contiguous(&masks.bits, masks.num_words),
                 of_draw: &masks.of_draw,
             });
-            let states = lock(&self.states);
+            let states = self.states.lock();
             let sequences = Sequences {
                 states: &states,
                 slots: &self.slots,
@@ -110,7 +107,9 @@ impl SequenceDraws {
     /// Takes what was drawn; a negative token is none.
     fn record(&self, tokens: Tensor) -> PyResult<()> {
         let tokens = numbers("tokens", &tokens, self.slots.len())?;
-        lock(&self.states).record(&self.slots, &self.positions, &tokens);
+        self.states
+            .lock()
+            .record(&self.slots, &self.positions, &tokens);
         Ok(())
     }
 }

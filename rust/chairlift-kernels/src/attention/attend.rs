@@ -21,12 +21,9 @@ use crate::{
         dispatch::{Kernel, noinline},
         element::Packed,
     },
-    memory::{
-        aligned::{Aligned, Zeroed},
-        disjoint::Disjoint,
-        rows::Rows,
-    },
+    memory::{aligned::Aligned, disjoint::Disjoint, rows::Rows},
 };
+use bytemuck::Zeroable;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -83,7 +80,7 @@ const fn most_rows<I: Isa, F: Operand<P>, P: Packed>() -> usize {
 }
 
 /// Memory of one item, row-major over its queries times heads.
-struct Scratch<F: Zeroed> {
+struct Scratch<F: Zeroable + Copy> {
     /// Per tile `[head_dim / DEPTH][R]`: queries.
     q: Aligned<F>,
     m: Vec<f32>,
@@ -94,7 +91,7 @@ struct Scratch<F: Zeroed> {
     weights: Vec<PerToken<F>>,
 }
 
-impl<F: Zeroed> Scratch<F> {
+impl<F: Zeroable + Copy> Scratch<F> {
     /// The state of the tile that has rows `first..first + R`.
     #[inline(always)]
     fn state<const R: usize>(&mut self, first: usize, head_dim: usize) -> State<'_, R> {

@@ -4,11 +4,11 @@
 use crate::{
     isa::BLOCK,
     isa::{Isa, element::Packed},
-    memory::aligned::Zeroed,
 };
+use bytemuck::Zeroable;
 
 /// The counterpart of a unit P of packed memory, broadcast to all lanes of a register.
-pub trait Operand<P: Packed>: Zeroed + Default {
+pub trait Operand<P: Packed>: Zeroable + Copy + Default {
     /// Numbers in a factor: all of a unit's or one of them.
     const DEPTH: usize;
 

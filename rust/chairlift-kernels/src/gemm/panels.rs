@@ -19,11 +19,9 @@ use crate::{
         shares::Target,
     },
     isa::{Isa, dispatch::Kernel},
-    memory::{
-        aligned::{Aligned, Zeroed},
-        rows::RowsMut,
-    },
+    memory::{aligned::Aligned, rows::RowsMut},
 };
+use bytemuck::Zeroable;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -91,7 +89,7 @@ pub(crate) fn padded_bias<T: Element>(
 ///
 /// # Panics
 /// Never: the panels are adjacent rows.
-pub(crate) fn packed_panels<U: Zeroed + Send + Sync>(
+pub(crate) fn packed_panels<U: Zeroable + Copy + Send + Sync>(
     num_panels: usize,
     len: usize,
     pack: impl Fn(usize, &mut [U]) + Sync,
@@ -179,7 +177,7 @@ impl<P: Product> Share<'_, P> {
 
 /// A unit of which each thread keeps a buffer from call to call: fresh memory would have to be
 /// zeroed, and mapped page by page.
-pub(crate) trait Scratch: Zeroed {
+pub(crate) trait Scratch: Zeroable + Copy {
     /// At least `len` units of any content.
     fn take_scratch(len: usize) -> Aligned<Self>;
 

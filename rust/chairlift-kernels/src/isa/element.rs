@@ -1,6 +1,7 @@
 //! The number types of activations, weights and cache, and how they lie in panels.
 
-use crate::{isa::BLOCK, isa::Isa, memory::aligned::Zeroed};
+use crate::{isa::BLOCK, isa::Isa};
+use bytemuck::Zeroable;
 use half::bf16;
 
 /// A number type of activations: `f32` or `bf16`.
@@ -36,7 +37,7 @@ pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
 ///
 /// A pair of `bf16` is one 32-bit word: a shift or a mask widens either half in its lane, with no
 /// shuffle, and the same words are what AVX-512 BF16 and AMX instructions multiply.
-pub trait Packed: Copy + Zeroed + Default + Send + Sync + 'static {
+pub trait Packed: Copy + Zeroable + Default + Send + Sync + 'static {
     /// Numbers in the unit.
     const DEPTH: usize;
 
@@ -125,10 +126,7 @@ impl Element for bf16 {
 
     #[inline(always)]
     fn as_packed(numbers: &[Self]) -> &[u32] {
-        // SAFETY: `bf16` is a transparent `u16`, and every pair of them is a valid `u32`.
-        let (head, pairs, tail) = unsafe { numbers.align_to::<u32>() };
-        assert!(head.is_empty() && tail.is_empty(), "bf16 pairs are aligned");
-        pairs
+        bytemuck::cast_slice(numbers)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Memory that starts on a cache line, or on a huge page where it is large.
 
+use bytemuck::Zeroable;
 use memmap2::MmapMut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut};
@@ -23,22 +24,9 @@ pub struct OutOfMemory {
     pub bytes: usize,
 }
 
-/// A number type for which all zero bits are a value.
-///
-/// # Safety
-/// Zeroed memory is a valid value of the type, which needs no drop.
-pub unsafe trait Zeroed: Copy {}
-
-// SAFETY: zero.
-unsafe impl Zeroed for f32 {}
-// SAFETY: zero.
-unsafe impl Zeroed for u32 {}
-// SAFETY: a transparent `u16`.
-unsafe impl Zeroed for half::bf16 {}
-
 /// A zeroed slice of fixed length whose first element is on a cache line, so that vector loads of
-/// whole lines never straddle two.
-pub struct Aligned<T: Zeroed> {
+/// whole lines never straddle two. Its numbers need no drop.
+pub struct Aligned<T: Zeroable + Copy> {
     start: NonNull<T>,
     len: usize,
     /// Where the memory is of the system, and not of the allocator.
@@ -46,11 +34,11 @@ pub struct Aligned<T: Zeroed> {
 }
 
 // SAFETY: it owns its memory as a `Box<[T]>` would.
-unsafe impl<T: Zeroed + Send> Send for Aligned<T> {}
+unsafe impl<T: Zeroable + Copy + Send> Send for Aligned<T> {}
 // SAFETY: as above.
-unsafe impl<T: Zeroed + Sync> Sync for Aligned<T> {}
+unsafe impl<T: Zeroable + Copy + Sync> Sync for Aligned<T> {}
 
-impl<T: Zeroed> Aligned<T> {
+impl<T: Zeroable + Copy> Aligned<T> {
     /// Allocates `len` zeros.
     ///
     /// # Panics
@@ -112,7 +100,7 @@ fn huge_pages(size: usize) -> std::io::Result<MmapMut> {
     Ok(map)
 }
 
-impl<T: Zeroed> Deref for Aligned<T> {
+impl<T: Zeroable + Copy> Deref for Aligned<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -121,14 +109,14 @@ impl<T: Zeroed> Deref for Aligned<T> {
     }
 }
 
-impl<T: Zeroed> DerefMut for Aligned<T> {
+impl<T: Zeroable + Copy> DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `deref`; self is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-impl<T: Zeroed> Drop for Aligned<T> {
+impl<T: Zeroable + Copy> Drop for Aligned<T> {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len)
             && layout.size() != 0

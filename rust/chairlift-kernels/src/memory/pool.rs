@@ -266,7 +266,8 @@ fn wait_until(condition: impl Fn() -> bool) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nothing that runs under these locks leaves a value half changed.
+    // Nothing that runs under these locks leaves a value half changed. They are those of std: a lock that a forked
+    // process makes anew depends on nothing that another thread of its parent may have held.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -5,7 +5,8 @@
 //! is looked for in the text of the tokens. (llama.cpp looks for the tokens into which a breaker is encoded, and for tokens that
 //! begin or hold one.)
 
-use std::{collections::HashMap, sync::Arc};
+use crate::sampling::history::TokenMap;
+use std::sync::Arc;
 
 /// The bytes that each token contributes to text.
 pub trait TokenText: Send + Sync {
@@ -124,8 +125,8 @@ impl Dry {
 }
 
 /// Each token that followed at least `least` tokens which equal the last ones, and the largest number of these, at most `most`.
-fn longest_repeats(tokens: &[i32], least: usize, most: usize) -> HashMap<i32, usize> {
-    let mut longest = HashMap::new();
+fn longest_repeats(tokens: &[i32], least: usize, most: usize) -> TokenMap<usize> {
+    let mut longest = TokenMap::default();
     let matches = suffix_matches(tokens);
     // A match of length n that ends k tokens before the end was followed by the token at k.
     for (back, &length) in matches.iter().enumerate().skip(1) {

@@ -4,7 +4,11 @@
 //! token that is written again at an earlier position (after a wrong draft, a preemption or a failed step) takes the place of
 //! the old one: what was counted from there on is taken back.
 
+use foldhash::fast::FixedState;
 use std::collections::HashMap;
+
+/// By token. Its seed is fixed: a process iterates over it as any other does.
+pub type TokenMap<V> = HashMap<i32, V, FixedState>;
 
 /// How often a token occurs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,7 +24,7 @@ pub struct Count {
 pub struct History {
     tokens: Vec<i32>,
     num_prompt: usize,
-    counts: HashMap<i32, Count>,
+    counts: TokenMap<Count>,
     /// `counts` are of the tokens before this position.
     num_counted: usize,
     /// The first position that was written since it was last asked for.
@@ -71,7 +75,7 @@ impl History {
     }
 
     /// How often each token occurs before a position; a token that does not occur may have a count of 0.
-    pub fn counts(&mut self, position: usize) -> &HashMap<i32, Count> {
+    pub fn counts(&mut self, position: usize) -> &TokenMap<Count> {
         self.count_before(position.min(self.tokens.len()));
         &self.counts
     }

@@ -19,7 +19,7 @@ use crate::{
         states::State,
     },
 };
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Numbers of a row.
 const ROW: usize = 16;
@@ -168,11 +168,11 @@ pub fn lists(
     pool::split(count, 1, |range| {
         for row in range {
             let list = list(sequences, positions, masks, vocab_size, row);
-            let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rows = rows.lock();
             rows[row] = Some(list);
         }
     });
-    let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let rows = rows.into_inner();
     let mut all = Lists::default();
     let mut num_masks = 0;
     for row in rows.into_iter().flatten() {

@@ -1,7 +1,6 @@
 //! Penalties of tokens that occurred before, and the bias of a request.
 
-use crate::sampling::history::Count;
-use std::collections::HashMap;
+use crate::sampling::history::{Count, TokenMap};
 
 /// How much less likely tokens become that occurred before.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +31,7 @@ impl Penalties {
     }
 
     /// Repetition first, then the others, as in vLLM.
-    pub(super) fn apply(&self, logits: &mut [f32], counts: &HashMap<i32, Count>) {
+    pub(super) fn apply(&self, logits: &mut [f32], counts: &TokenMap<Count>) {
         for (&id, &Count { all, output }) in counts {
             let Some(logit) = logits.get_mut(id as usize).filter(|_| all > 0) else {
                 continue;

@@ -6,7 +6,7 @@ use crate::{
     memory::{pool, rows::Rows},
     sampling::draw::Scorer,
 };
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// What the model says of given tokens, `[N]` each; the candidates are `[N, stride]`.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub fn score(
                 num_candidates: stride.min(width),
             });
             // Held for a few stores, hundreds of microseconds apart.
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut results = results.lock();
             let (scores, are_finite) = &mut *results;
             *are_finite &= scored.is_some();
             scores.logprobs[row] = scored.as_ref().map_or(f32::NEG_INFINITY, |it| it.logprob);
@@ -71,6 +71,6 @@ pub fn score(
             }
         }
     });
-    let (_, are_finite) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (_, are_finite) = results.into_inner();
     Ok(are_finite)
 }

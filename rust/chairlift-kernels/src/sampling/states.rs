@@ -10,7 +10,7 @@ use crate::{
         penalties::{Penalties, bias},
     },
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 /// What a request asks for beside temperature, top-k, top-p and min-p.
 #[derive(Debug, Default)]
@@ -155,7 +155,7 @@ impl States {
     /// The state of a slot, if it has one.
     pub fn get(&self, slot: usize) -> Option<MutexGuard<'_, State>> {
         let state = self.0.get(slot)?.as_ref()?;
-        Some(state.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(state.lock())
     }
 
     /// Writes the token of a position of a sequence that needs its tokens; false if the token before it is not known.

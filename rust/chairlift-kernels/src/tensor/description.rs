@@ -45,7 +45,7 @@ impl Dtype {
     }
 
     /// Bytes of an element.
-    fn size(self) -> usize {
+    pub(super) const fn size(self) -> usize {
         match self {
             Self::Uint8 | Self::Int8 => 1,
             Self::Bfloat16 => 2,
