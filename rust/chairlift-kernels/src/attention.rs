@@ -5,7 +5,6 @@
 //! which numbers it holds, and [`kv_write`] writes them. [`full`] is the attention of encoders, which have no cache.
 
 pub mod attend;
-pub mod attention_work;
 pub mod full;
 pub mod kv_format;
 pub mod kv_layout;

@@ -25,8 +25,11 @@ impl ArgumentError {
     }
 }
 
-/// Fails unless a length or count is what the other arguments ask for.
-pub(crate) fn expect_equal(
+/// Checks that a length or count is what the other arguments ask for.
+///
+/// # Errors
+/// If it is another.
+pub fn expect_equal(
     argument: &'static str,
     what: &str,
     expected: usize,
@@ -40,4 +43,11 @@ pub(crate) fn expect_equal(
         format_args!("{what} {expected}"),
         got,
     ))
+}
+
+#[cfg(feature = "python")]
+impl From<ArgumentError> for pyo3::PyErr {
+    fn from(error: ArgumentError) -> Self {
+        pyo3::exceptions::PyValueError::new_err(error.to_string())
+    }
 }

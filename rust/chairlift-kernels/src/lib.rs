@@ -29,9 +29,7 @@
 //! (`gemm/accumulator.rs`).
 //!
 //! `unsafe` is confined to [`isa`] (instructions that not every machine has), [`memory`]
-//! (threads that share one output; memory seen as another type; prefetches), `isa/element.rs` (memory seen as
-//! another type), and `tensor` (memory that torch owns). `tensor` is the door of the Python module; it lies here
-//! because no other crate may hold `unsafe` code.
+//! (threads that share one output; memory seen as another type; prefetches).
 
 pub mod attention;
 mod error;
@@ -42,10 +40,8 @@ pub mod ops;
 pub mod recurrent;
 pub mod roofline;
 pub mod sampling;
-#[cfg(feature = "python")]
-pub mod tensor;
 
-pub use error::ArgumentError;
+pub use error::{ArgumentError, expect_equal};
 pub use half::bf16;
 pub use isa::element::Element;
 pub use memory::rows::{Rows, RowsMut};

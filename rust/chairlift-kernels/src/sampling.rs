@@ -32,7 +32,6 @@ pub mod dry;
 pub mod filters;
 pub mod history;
 pub mod inputs;
-pub mod lists;
 mod order;
 pub mod penalties;
 pub mod philox;

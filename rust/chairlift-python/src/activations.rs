@@ -7,8 +7,8 @@ use crate::{
 use chairlift_kernels::{
     bf16,
     ops::activation::{self, Activation},
-    tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

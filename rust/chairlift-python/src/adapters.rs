@@ -8,8 +8,8 @@ use crate::{
 use chairlift_kernels::{
     Element, bf16,
     gemm::low_rank::{self, RowAdapters, SortedRows},
-    tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut};
 use parking_lot::RwLock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

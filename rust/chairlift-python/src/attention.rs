@@ -13,8 +13,8 @@ use chairlift_kernels::{
         work_items::Sequences,
     },
     bf16,
-    tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

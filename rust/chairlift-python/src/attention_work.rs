@@ -1,7 +1,7 @@
 //! `attention_work`: the work lists of a step in the caller's buffers.
 
-use chairlift_kernels::attention::attention_work::Cut;
-use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
+use chairlift_device::attention_work::Cut;
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// Cuts the attention of a step for a GPU; returns how much decode work and how many prefill tiles there are.

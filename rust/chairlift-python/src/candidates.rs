@@ -1,9 +1,7 @@
 //! Bindings of the likeliest tokens of a step.
 
-use chairlift_kernels::{
-    sampling::candidates,
-    tensor::{Borrows, Tensor},
-};
+use chairlift_kernels::sampling::candidates;
+use chairlift_tensor::{Borrows, Tensor};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// The likeliest tokens of the draws of a step.

@@ -7,7 +7,7 @@ use chairlift_core::{
     scheduler::MAX_DRAFTS,
 };
 use chairlift_grammar::{Compiler, Draw, Masks, Matcher, Pending, Source, Vocabulary, constraints};
-use chairlift_kernels::tensor::{Borrows, Tensor};
+use chairlift_tensor::{Borrows, Tensor};
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyIndexError, PyValueError},

@@ -11,8 +11,8 @@ use chairlift_kernels::{
         clamped::Clamped,
         route::{Router, Scores},
     },
-    tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

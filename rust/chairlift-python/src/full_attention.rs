@@ -7,8 +7,8 @@ use crate::{
 use chairlift_kernels::{
     attention::full::{Full, full_attention as attend},
     bf16,
-    tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::prelude::*;
 
 /// Registers the function of this file with the module.

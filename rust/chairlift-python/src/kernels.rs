@@ -9,8 +9,8 @@ use chairlift_kernels::{
         rope::{HeadNorm, Rotation},
         select,
     },
-    tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

@@ -16,8 +16,8 @@ use chairlift_kernels::{
         weight_format::WeightFormat,
     },
     roofline::{self, Arithmetic},
-    tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::{collections::BTreeMap, sync::Arc};

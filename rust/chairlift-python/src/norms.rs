@@ -7,8 +7,8 @@ use crate::{
 use chairlift_kernels::{
     bf16,
     ops::{gated_norm, norm},
-    tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::prelude::*;
 
 /// Registers the functions of this file with the module.

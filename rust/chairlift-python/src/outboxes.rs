@@ -6,7 +6,7 @@ use chairlift_core::RequestId;
 use chairlift_delivery::{
     self as delivery, Histogram, LogId, Options, PromptOptions, Scores, StreamId,
 };
-use chairlift_kernels::tensor::{Borrows, Tensor};
+use chairlift_tensor::{Borrows, Tensor};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,

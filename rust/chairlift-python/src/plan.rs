@@ -1,7 +1,7 @@
 //! `apply_plan`: the runner's tables and inputs as slices.
 
 use chairlift_core::row_tables::{self, RowTables, StepInputs};
-use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// Applies a plan to the runner's tables and derives the inputs of the forward pass.

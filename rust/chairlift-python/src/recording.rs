@@ -12,7 +12,7 @@
 //! calls have its address.
 
 use crate::detach::{detach, is_long, keep};
-use chairlift_kernels::tensor::Tensor;
+use chairlift_tensor::Tensor;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;

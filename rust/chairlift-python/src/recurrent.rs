@@ -11,8 +11,8 @@ use chairlift_kernels::{
         delta::{self, Delta, Heads, VALUE_STEP},
         scan::{self, HEAD_STEP, Scan, ScanSizes},
     },
-    tensor::{Borrows, Dtype, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

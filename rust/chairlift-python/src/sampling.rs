@@ -20,8 +20,8 @@ use chairlift_kernels::{
         penalties::Penalties,
         states::{Options, State, States},
     },
-    tensor::{Borrows, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyIndexError, PyValueError},

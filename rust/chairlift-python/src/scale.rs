@@ -4,11 +4,8 @@ use crate::{
     kernels::{numel, with_dtype},
     recording::{Argument, Call, call},
 };
-use chairlift_kernels::{
-    bf16,
-    ops::scale as kernels,
-    tensor::{Borrows, Dtype, Tensor, TensorMut},
-};
+use chairlift_kernels::{bf16, ops::scale as kernels};
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::prelude::*;
 
 /// Registers the functions of this file with the module.

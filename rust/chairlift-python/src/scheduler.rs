@@ -9,7 +9,7 @@ use chairlift_core::{
     scheduler::{self, Change, Next, Schedule, StepId, Stopping},
     text::TextOptions,
 };
-use chairlift_kernels::tensor::{Borrows, Tensor, TensorMut};
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{

@@ -1,10 +1,8 @@
 //! Log probabilities: of tokens that are known, as those of a prompt, and of what a step samples.
 
 use chairlift_core::SampleScores;
-use chairlift_kernels::{
-    sampling::score::{self, Scores},
-    tensor::{Borrows, Tensor, TensorMut},
-};
+use chairlift_kernels::sampling::score::{self, Scores};
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyArithmeticError, prelude::*};
 
 use crate::{

@@ -1,16 +1,16 @@
 //! What the draws of a step on a device ask for beside the tables, as lists that a kernel reads.
 
 use crate::{constraints::Constraints, detach::detach, sampling::SamplerStates};
+use chairlift_device::sampling_lists;
 use chairlift_grammar::Draw;
 use chairlift_kernels::{
     memory::rows::Rows,
     sampling::{
         inputs::{Masks, Sequences},
-        lists,
         states::States,
     },
-    tensor::{Borrows, Tensor, TensorMut},
 };
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl SequenceDraws {
                 slots: &self.slots,
                 last_tokens: &last_tokens,
             };
-            let inner = lists::lists(sequences, &self.positions, masks, vocab_size)?;
+            let inner = sampling_lists::lists(sequences, &self.positions, masks, vocab_size)?;
             Ok(SampleLists { inner })
         })
     }
@@ -117,7 +117,7 @@ impl SequenceDraws {
 /// Lists that a kernel reads.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct SampleLists {
-    inner: lists::Lists,
+    inner: sampling_lists::Lists,
 }
 
 #[pymethods]

@@ -83,12 +83,12 @@ impl Bans {
     }
 
     /// A bitset of the allowed tokens; what lies beyond it is not allowed. None allows all.
-    pub(super) fn allowed(&self) -> Option<&[i32]> {
+    pub fn allowed(&self) -> Option<&[i32]> {
         self.allowed.as_deref()
     }
 
     /// The tokens that may not follow the tokens so far.
-    pub(super) fn banned(&self, history: &[i32]) -> impl Iterator<Item = i32> {
+    pub fn banned(&self, history: &[i32]) -> impl Iterator<Item = i32> {
         let lasts = self.sequences.iter().filter_map(|sequence| {
             let (&last, others) = sequence.split_last()?;
             history.ends_with(others).then_some(last)
@@ -131,7 +131,8 @@ impl NoEnd {
         }
     }
 
-    pub(super) fn applies(&self, position: usize) -> bool {
+    /// Whether the ends are banned at a position.
+    pub fn applies(&self, position: usize) -> bool {
         position < self.before
     }
 }

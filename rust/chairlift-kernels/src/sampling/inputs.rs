@@ -84,11 +84,16 @@ impl<'a> Masks<'a> {
     /// The line of a draw whose constraint cannot be computed.
     pub const TOO_COMPLEX: i32 = -2;
 
-    pub(super) fn is_too_complex(&self, draw: usize) -> bool {
+    /// Whether the constraint of a draw cannot be computed.
+    pub fn is_too_complex(&self, draw: usize) -> bool {
         self.of_draw[draw] == Self::TOO_COMPLEX
     }
 
-    pub(super) fn check(&self, num_draws: usize, vocab_size: usize) -> Result<(), ArgumentError> {
+    /// Checks the masks against the draws of a step.
+    ///
+    /// # Errors
+    /// If they do not fit, or a line is none of them.
+    pub fn check(&self, num_draws: usize, vocab_size: usize) -> Result<(), ArgumentError> {
         let num_words = vocab_size.div_ceil(BITS);
         expect_equal("mask", "columns:", num_words, self.bits.width())?;
         expect_equal(
@@ -107,7 +112,7 @@ impl<'a> Masks<'a> {
     }
 
     /// The mask of a draw.
-    pub(super) fn of(&self, draw: usize) -> Option<&'a [i32]> {
+    pub fn of(&self, draw: usize) -> Option<&'a [i32]> {
         let line = usize::try_from(self.of_draw[draw]).ok()?;
         Some(self.bits.row(line))
     }

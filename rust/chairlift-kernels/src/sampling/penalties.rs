@@ -26,7 +26,8 @@ impl Default for Penalties {
 
 #[expect(clippy::float_cmp, reason = "off is exactly this")]
 impl Penalties {
-    pub(super) fn are_off(&self) -> bool {
+    /// Whether they change nothing.
+    pub fn are_off(&self) -> bool {
         self.repetition == 1.0 && self.presence == 0.0 && self.frequency == 0.0
     }
 

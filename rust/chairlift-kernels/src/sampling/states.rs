@@ -159,7 +159,7 @@ impl States {
     }
 
     /// Writes the token of a position of a sequence that needs its tokens; false if the token before it is not known.
-    pub(super) fn write(&self, slot: usize, position: usize, token: i32) -> bool {
+    pub fn write(&self, slot: usize, position: usize, token: i32) -> bool {
         let Some(mut state) = self.get(slot) else {
             return true;
         };
@@ -177,7 +177,7 @@ impl States {
     }
 
     /// Forgets what a sequence has from a position on.
-    pub(super) fn forget_from(&self, slot: usize, position: usize) {
+    pub fn forget_from(&self, slot: usize, position: usize) {
         if let Some(history) = self.get(slot).as_mut().and_then(|it| it.history.as_mut()) {
             history.forget_from(position);
         }

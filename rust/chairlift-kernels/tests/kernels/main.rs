@@ -1,7 +1,6 @@
 //! All tests of the public kernels in one binary: what is generic is compiled once, not once per file.
 
 mod activation;
-mod attention_work;
 mod elementwise;
 mod full_attention;
 mod grouped;

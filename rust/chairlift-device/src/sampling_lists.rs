@@ -1,4 +1,4 @@
-//! What a device needs to draw as [`sample`](super::sample) does, in one run of numbers.
+//! What a device needs to draw as [`sample`](chairlift_kernels::sampling::sample) does, in one run of numbers.
 //!
 //! ```text
 //! rows      [S, 16]         line of the mask | ends of the sections | candidates | penalties | filters
@@ -8,8 +8,8 @@
 //!
 //! Only what a row asks for is listed: a row that asks for nothing has its 64 bytes. `cuda/include/chairlift/options.cuh` reads this.
 
-use crate::{
-    error::{ArgumentError, expect_equal},
+use chairlift_kernels::{
+    ArgumentError, expect_equal,
     memory::pool,
     sampling::{
         bans::BITS,
@@ -234,8 +234,8 @@ fn list(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        memory::rows::Rows,
+    use chairlift_kernels::{
+        Rows,
         sampling::{
             bans::{Bans, NoEnd},
             states::{Options, States},

@@ -2,7 +2,7 @@
 //!
 //! One C call describes a tensor; to ask for its attributes one by one takes longer than a small kernel.
 
-use super::description::{Description, Dtype};
+use crate::description::{Description, Dtype};
 use pyo3::exceptions::{PyImportError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -98,7 +98,7 @@ impl Torch {
 }
 
 /// The memory of a `torch.Tensor`.
-pub(super) fn describe(object: Borrowed<'_, '_, PyAny>) -> PyResult<Description> {
+pub(crate) fn describe(object: Borrowed<'_, '_, PyAny>) -> PyResult<Description> {
     let view = view(object)?;
     let (CPU, Some(dtype)) = (view.device_type, dtype(&view)) else {
         return Err(refusal(object)?);
@@ -121,13 +121,13 @@ pub(super) fn describe(object: Borrowed<'_, '_, PyAny>) -> PyResult<Description>
 }
 
 /// What owns the memory of a `torch.Tensor`.
-pub(super) fn storage(object: Borrowed<'_, '_, PyAny>) -> PyResult<Py<PyAny>> {
+pub(crate) fn storage(object: Borrowed<'_, '_, PyAny>) -> PyResult<Py<PyAny>> {
     let torch = Torch::get(object.py())?;
     Ok(torch.untyped_storage.of(object)?.unbind())
 }
 
 /// Whether a `torch.Tensor` still is what a description says.
-pub(super) fn is_as_described(
+pub(crate) fn is_as_described(
     object: Borrowed<'_, '_, PyAny>,
     description: &Description,
 ) -> PyResult<bool> {

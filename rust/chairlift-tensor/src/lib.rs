@@ -1,4 +1,4 @@
-//! The door for torch tensors: checked views of their memory (feature `python`).
+//! The door for torch tensors: checked views of their memory.
 //!
 //! [`Tensor`] is extracted from an argument and keeps the Python object alive. A numpy array passes too, so that a user
 //! of the scheduler alone need not import torch, which takes seconds. [`Borrows`] hands out
@@ -16,11 +16,8 @@ mod description;
 mod dlpack;
 mod writable;
 
-use crate::{
-    error::ArgumentError,
-    memory::rows::{Rows, RowsMut},
-};
 use bytemuck::Pod;
+use chairlift_kernels::{ArgumentError, Rows, RowsMut};
 use description::Description;
 use half::bf16;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -343,10 +340,4 @@ fn named(name: &'static str, error: ArgumentError) -> PyErr {
         ..error
     }
     .into()
-}
-
-impl From<ArgumentError> for PyErr {
-    fn from(error: ArgumentError) -> Self {
-        PyValueError::new_err(error.to_string())
-    }
 }

@@ -1,6 +1,6 @@
 //! What a tensor is at one moment: where its numbers are, and of which type.
 
-use super::TensorElement;
+use crate::TensorElement;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::fmt::{self, Display};
@@ -23,7 +23,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    pub(super) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Float32,
         Self::Bfloat16,
         Self::Uint8,
@@ -45,7 +45,7 @@ impl Dtype {
     }
 
     /// Bytes of an element.
-    pub(super) const fn size(self) -> usize {
+    pub(crate) const fn size(self) -> usize {
         match self {
             Self::Uint8 | Self::Int8 => 1,
             Self::Bfloat16 => 2,
@@ -57,16 +57,16 @@ impl Dtype {
 
 /// Where the numbers of a tensor are. Sizes, strides and products of them fit the address space.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Description {
-    pub(super) address: usize,
-    pub(super) dtype: Dtype,
-    pub(super) shape: Vec<usize>,
-    pub(super) strides: Vec<isize>,
+pub(crate) struct Description {
+    pub(crate) address: usize,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) strides: Vec<isize>,
 }
 
 impl Description {
     /// Checks that products of sizes and strides, in any order, fit the address space: axes without elements too.
-    pub(super) fn new(
+    pub(crate) fn new(
         address: usize,
         dtype: Dtype,
         shape: Vec<usize>,
@@ -95,12 +95,12 @@ impl Description {
     }
 
     /// A `TypeError` that says which element types an argument may have.
-    pub(super) fn wrong_dtype(&self, name: &str, expected: &str) -> PyErr {
+    pub(crate) fn wrong_dtype(&self, name: &str, expected: &str) -> PyErr {
         let got = self.dtype.name();
         PyTypeError::new_err(format!("{name}: expected {expected}, got {got}"))
     }
 
-    pub(super) fn check_dtype<T: TensorElement>(&self, name: &str) -> PyResult<()> {
+    pub(crate) fn check_dtype<T: TensorElement>(&self, name: &str) -> PyResult<()> {
         if self.dtype == T::DTYPE {
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Description {
     }
 
     /// Elements from one index of the first axis to the next, where all other axes are contiguous.
-    pub(super) fn row_stride(&self, name: &str) -> PyResult<usize> {
+    pub(crate) fn row_stride(&self, name: &str) -> PyResult<usize> {
         let mut expected = 1;
         for axis in (0..self.shape.len()).rev() {
             let (size, stride) = (self.shape[axis], self.strides[axis]);
@@ -128,7 +128,7 @@ impl Description {
     }
 
     /// Elements from the first to the last, gaps between rows included.
-    pub(super) fn span(&self, row_stride: usize) -> usize {
+    pub(crate) fn span(&self, row_stride: usize) -> usize {
         if self.shape.contains(&0) {
             return 0;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chairlift_kernels::attention::attention_work::{Cut, Pieces, TILE_WIDTH, WORK_WIDTH};
+use chairlift_device::attention_work::{Cut, Pieces, TILE_WIDTH, WORK_WIDTH};
 use proptest::prelude::*;
 
 const CUT: Cut = Cut {

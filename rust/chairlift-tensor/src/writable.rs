@@ -5,7 +5,7 @@
 ///
 /// Asks for one page: a tensor lies in one mapping.
 #[cfg(target_os = "linux")]
-pub(super) fn is_writable(address: usize) -> bool {
+pub(crate) fn is_writable(address: usize) -> bool {
     use std::sync::OnceLock;
 
     static CAN_ASK: OnceLock<bool> = OnceLock::new();
@@ -18,7 +18,7 @@ pub(super) fn is_writable(address: usize) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn is_writable(_address: usize) -> bool {
+pub(crate) fn is_writable(_address: usize) -> bool {
     true
 }
 

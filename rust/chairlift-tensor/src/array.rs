@@ -1,13 +1,13 @@
 //! Numpy arrays at the door, by the array interface protocol.
 
-use super::description::{Description, Dtype};
+use crate::description::{Description, Dtype};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
 /// Whether an object is a `numpy.ndarray` itself; numpy is imported wherever torch is.
-pub(super) fn is_array(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
+pub(crate) fn is_array(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
     static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
     let array = ARRAY.get_or_try_init(py, || {
@@ -17,7 +17,7 @@ pub(super) fn is_array(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
 }
 
 /// The view that version 3 of the protocol describes.
-pub(super) fn describe(array: &Bound<'_, PyAny>) -> PyResult<Description> {
+pub(crate) fn describe(array: &Bound<'_, PyAny>) -> PyResult<Description> {
     let interface = array.getattr("__array_interface__")?;
     let interface = interface.cast::<PyDict>()?;
     let entry = |name| {
