@@ -51,7 +51,6 @@ pub use self::{
     draft::{MAX_DRAFTS, Undrafted},
     explain::{Explanation, RequestState},
     load::Load,
-    outcome::{NO_TOKEN_LEFT, TOO_COMPLEX},
     step::Next,
 };
 pub use crate::ids::StepId;

@@ -8,6 +8,7 @@
 //!
 //! Only what a row asks for is listed: a row that asks for nothing has its 64 bytes. `cuda/include/chairlift/options.cuh` reads this.
 
+use chairlift_draws::mask_line::{FREE, NOT_COMPUTED};
 use chairlift_kernels::{
     ArgumentError, expect_equal,
     memory::pool,
@@ -25,8 +26,6 @@ use parking_lot::Mutex;
 const ROW: usize = 16;
 /// Bans, ends, biases, counts, DRY.
 const SECTIONS: usize = 5;
-/// The line of a row without a mask.
-const NO_MASK: i32 = -1;
 
 /// What one row asks for.
 #[derive(Debug)]
@@ -177,8 +176,8 @@ pub fn lists(
     let mut num_masks = 0;
     for row in rows.into_iter().flatten() {
         let line = match &row.mask {
-            _ if row.is_too_complex => Masks::TOO_COMPLEX,
-            None => NO_MASK,
+            _ if row.is_too_complex => NOT_COMPUTED,
+            None => FREE,
             Some(mask) => {
                 all.masks.extend_from_slice(mask);
                 num_masks += 1;
@@ -276,7 +275,7 @@ mod tests {
         let all = listed(&states(), &[0, 2], &[4, 1], &[3, 3]);
         assert!(all.entries.is_empty() && all.masks.is_empty());
         assert_eq!((all.rows.len(), all.num_candidates), (32, 0));
-        assert_eq!(all.rows[..8], [NO_MASK, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(all.rows[..8], [FREE, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
@@ -309,13 +308,13 @@ mod tests {
         };
         let masks = Masks {
             bits: Rows::contiguous(&bits, 2),
-            of_draw: &[0, 0, Masks::TOO_COMPLEX],
+            of_draw: &[0, 0, NOT_COMPUTED],
         };
         let all = lists(sequences, &[2, 9, 3], Some(masks), 41).expect("they fit");
         assert_eq!(all.masks, [0b10, 1 << 8, 0b11, 1 << 8]);
         assert_eq!([all.rows[0], all.rows[16]], [0, 1]);
         // It follows a draw that gave no token.
-        assert_eq!(all.rows[32..40], [NO_MASK, 4, 4, 4, 4, 4, 4, 0]);
+        assert_eq!(all.rows[32..40], [FREE, 4, 4, 4, 4, 4, 4, 0]);
     }
 
     #[test]

@@ -14,15 +14,12 @@ use std::{
     thread,
 };
 
+use chairlift_draws::mask_line::{FREE, NOT_COMPUTED};
+
 use crate::{
     matcher::{Gap, Matcher, Outcome},
     workers::{Begun, Work, Workers},
 };
-
-/// The line of a draw that any token may follow.
-pub const FREE: i32 = -1;
-/// The line of a draw whose constraint cannot be computed.
-pub const TOO_COMPLEX: i32 = -2;
 
 const MAX_THREADS: usize = 4;
 
@@ -45,7 +42,7 @@ pub struct Masks {
     /// `[M, num_words]`: bit i % 32 of number i / 32 allows token i.
     pub bits: Vec<i32>,
     pub num_words: usize,
-    /// Of each draw its line, [`FREE`] or [`TOO_COMPLEX`].
+    /// Of each draw its line, [`FREE`] or [`NOT_COMPUTED`].
     pub of_draw: Vec<i32>,
 }
 
@@ -233,7 +230,7 @@ impl Pending {
             let lines = lines.as_ref().map_err(|&gap| gap)?;
             masks.bits.extend_from_slice(&lines.bits);
             for (i, &has_line) in lines.has_line.iter().enumerate() {
-                masks.of_draw[run.start + i] = if has_line { num_lines } else { TOO_COMPLEX };
+                masks.of_draw[run.start + i] = if has_line { num_lines } else { NOT_COMPUTED };
                 num_lines += i32::from(has_line);
             }
         }

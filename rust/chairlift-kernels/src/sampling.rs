@@ -50,17 +50,9 @@ use crate::{
     isa::dispatch::dispatch,
     memory::{pool, rows::Rows},
 };
+use chairlift_draws::token::{NO_TOKEN_LEFT, NOT_FINITE, TOO_COMPLEX};
 use parking_lot::Mutex;
 use std::cell::RefCell;
-
-/// The token of a row that has no distribution to draw from.
-pub const NOT_FINITE: i32 = -1;
-
-/// The token of a row whose masks and bans leave none to draw from.
-pub const NO_TOKEN_LEFT: i32 = -2;
-
-/// The token of a row whose constraint cannot be computed.
-pub const TOO_COMPLEX: i32 = -3;
 
 /// What is drawn, `[S]` each.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use chairlift_core::{
     events::{self, EndReason, EventKind},
     scheduler::MAX_DRAFTS,
 };
-use chairlift_grammar::{Compiler, Draw, Masks, Matcher, Pending, Source, Vocabulary, constraints};
+use chairlift_draws::mask_line;
+use chairlift_grammar::{Compiler, Draw, Masks, Matcher, Pending, Source, Vocabulary};
 use chairlift_tensor::{Borrows, Tensor};
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
@@ -306,7 +307,7 @@ impl ConstraintMasks {
         let masks = self.join(py)?;
         let line = |&line: &i32| match usize::try_from(line) {
             Ok(line) => Some(masks.allowed(line)),
-            Err(_) if line == constraints::FREE => None,
+            Err(_) if line == mask_line::FREE => None,
             Err(_) => Some(Vec::new()),
         };
         Ok(masks.of_draw.iter().map(line).collect())

@@ -9,11 +9,7 @@ use crate::{
     queue::OUTPUT_COST,
     request::Request,
 };
-
-/// Sampled where no token was left to draw.
-pub const NO_TOKEN_LEFT: i32 = -2;
-/// Sampled where a constraint cannot be computed.
-pub const TOO_COMPLEX: i32 = -3;
+use chairlift_draws::token::{NO_TOKEN_LEFT, TOO_COMPLEX};
 
 /// What a token outside of the vocabulary says.
 fn failure(sampled: i32) -> Failure {

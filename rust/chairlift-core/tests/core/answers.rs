@@ -6,8 +6,9 @@ use chairlift_core::{
     events::{EndReason, EventKind, Events, Failure},
     plan::{Plan, PlanView},
     policy::Policy,
-    scheduler::{Change, NO_TOKEN_LEFT, Next, StepId, TOO_COMPLEX},
+    scheduler::{Change, Next, StepId},
 };
+use chairlift_draws::token::{NO_TOKEN_LEFT, TOO_COMPLEX};
 
 /// The scheduler alone: every row that samples gets its answer's index as the token.
 struct World {

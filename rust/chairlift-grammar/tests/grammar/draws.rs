@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::world::{END, Random, allowed, compile, mask_behind, num_words, schema};
+use chairlift_draws::mask_line;
 use chairlift_grammar::{Constraints, Draw, Grammar, Masks, Matcher, Source, constraints};
 
 const NUM_SLOTS: usize = 6;
@@ -141,7 +142,7 @@ impl World {
         let masks = self.constraints.start(&draws);
         let mut masks = masks.map_or_else(
             || Masks {
-                of_draw: vec![constraints::FREE; draws.len()],
+                of_draw: vec![mask_line::FREE; draws.len()],
                 num_words: num_words(),
                 ..Masks::default()
             },
@@ -173,7 +174,7 @@ impl World {
         for i in 0..=drafts.len() {
             let line = masks.of_draw[first + i];
             let Some(grammar) = &sequence.grammar else {
-                if line != constraints::FREE {
+                if line != mask_line::FREE {
                     return Err(format!("slot {slot}: a mask without a constraint"));
                 }
                 sampled.push(70 + self.random.below(5) as i32);
@@ -240,7 +241,7 @@ fn plant(bug: Bug, masks: &mut Masks, rows: &[(usize, usize, Vec<i32>)]) {
             masks.of_draw[i] = match bug {
                 Bug::Lag if !is_first => of_draw[i - 1],
                 Bug::Beyond if !is_first && of_draw[i] >= 0 => of_draw[*first],
-                Bug::Leak if of_draw[i] == constraints::FREE && !masks.bits.is_empty() => 0,
+                Bug::Leak if of_draw[i] == mask_line::FREE && !masks.bits.is_empty() => 0,
                 Bug::Neighbour if row > 0 && of_draw[i] >= 0 && of_draw[i - 1] >= 0 => {
                     of_draw[i - 1]
                 }
@@ -302,7 +303,7 @@ fn an_error_of_one_sequence_is_not_another_ones() {
         .expect("constraints")
         .join()
         .expect("no gap");
-    assert_eq!(masks.of_draw[0], constraints::TOO_COMPLEX);
+    assert_eq!(masks.of_draw[0], mask_line::NOT_COMPUTED);
     assert_eq!(
         masks.allowed(masks.of_draw[1] as usize),
         [crate::world::FIRST_BYTE + i32::from(b'b')]

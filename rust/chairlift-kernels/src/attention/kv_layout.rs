@@ -156,7 +156,8 @@ pub fn pack<T: Element>(head: &mut [T], token: usize, key: &[T], value: &[T]) {
 }
 
 /// Reads what [`pack`] wrote.
-pub fn unpack<T: Element>(head: &[T], token: usize, key: &mut [T], value: &mut [T]) {
+#[cfg(test)]
+pub(super) fn unpack<T: Element>(head: &[T], token: usize, key: &mut [T], value: &mut [T]) {
     let (keys, values) = head.split_at(head.len() / 2);
     let head_dim = value.len();
     for (d, number) in key.iter_mut().enumerate() {

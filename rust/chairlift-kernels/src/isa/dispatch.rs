@@ -65,8 +65,9 @@ pub(crate) fn noinline<I: Isa, K: Kernel>(part: K) -> K::Output {
     debug_assert!(is_supported(I::SET), "a set of this machine");
     #[cfg(target_arch = "x86_64")]
     match I::SET {
+        InstructionSet::Amx => unreachable!("no kernel is compiled for it"),
         // SAFETY: `I` is the set of the kernel that runs, which `dispatch` began because this machine has it.
-        InstructionSet::Amx | InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(part) },
+        InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(part) },
         // SAFETY: as above.
         InstructionSet::Avx512Vnni => unsafe { run_avx512vnni(part) },
         // SAFETY: as above.

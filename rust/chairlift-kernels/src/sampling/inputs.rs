@@ -5,6 +5,7 @@ use crate::{
     memory::rows::Rows,
     sampling::{bans::BITS, states::States},
 };
+use chairlift_draws::mask_line::NOT_COMPUTED;
 
 /// How to draw for each row, `[S]` each.
 #[derive(Debug, Clone, Copy)]
@@ -76,17 +77,14 @@ impl Parameters<'_> {
 pub struct Masks<'a> {
     /// `[M, ceil(vocab_size / 32)]`, the least significant bit first.
     pub bits: Rows<'a, i32>,
-    /// `[S]`: the line of each draw; -1 is none, and [`Masks::TOO_COMPLEX`] gives no token.
+    /// `[S]`: the line of each draw; [`FREE`](chairlift_draws::mask_line::FREE) is none, and [`NOT_COMPUTED`] gives no token.
     pub of_draw: &'a [i32],
 }
 
 impl<'a> Masks<'a> {
-    /// The line of a draw whose constraint cannot be computed.
-    pub const TOO_COMPLEX: i32 = -2;
-
     /// Whether the constraint of a draw cannot be computed.
     pub fn is_too_complex(&self, draw: usize) -> bool {
-        self.of_draw[draw] == Self::TOO_COMPLEX
+        self.of_draw[draw] == NOT_COMPUTED
     }
 
     /// Checks the masks against the draws of a step.

@@ -1,10 +1,11 @@
 //! Sampling: filters against a sorted oracle, distribution, determinism and refusals.
 
 use crate::oracle::numbers;
+use chairlift_draws::token::NOT_FINITE;
 use chairlift_kernels::{
     ArgumentError, Rows,
     memory::pool,
-    sampling::{Draws, NOT_FINITE, inputs::Parameters, sample},
+    sampling::{Draws, inputs::Parameters, sample},
 };
 use proptest::prelude::*;
 
