@@ -22,7 +22,7 @@ use thiserror::Error;
 /// Integers of a piece of decode work: batch index, KV head, first token of the split, index of the split in its row.
 pub const WORK_WIDTH: usize = 4;
 /// Tokens of the shortest splits.
-const LEAST_SPLIT: usize = 128;
+const MIN_SPLIT: usize = 128;
 /// Where a row would have more splits than this, they become longer.
 const MANY_SPLITS: usize = 16;
 /// Integers of a tile: batch index, KV head, first packed row.
@@ -115,9 +115,9 @@ impl Cut {
             ("tile_rows", self.tile_rows),
         ] {
             if value == 0 || i32::try_from(value).is_err() {
-                let most = i32::MAX;
+                let max = i32::MAX;
                 return Err(CutError(format!(
-                    "{name}: expected 1 to {most}, got {value}"
+                    "{name}: expected 1 to {max}, got {value}"
                 )));
             }
         }
@@ -127,7 +127,7 @@ impl Cut {
     /// Tokens of a split of a row: a function of its length alone. Short rows have short splits, so that there is work
     /// for all processors of a GPU; `DecodeBatch` of `decode_split.cuh` computes the same.
     fn own_split_len(&self, span: Span) -> usize {
-        let mut own = LEAST_SPLIT.min(self.split_len);
+        let mut own = MIN_SPLIT.min(self.split_len);
         while own < self.split_len && span.seq_len > MANY_SPLITS * own {
             own = (2 * own).min(self.split_len);
         }
@@ -185,9 +185,9 @@ impl Cut {
         for span in spans {
             let num_packed = span.num_queries * self.group;
             if i32::try_from(num_packed).is_err() {
-                let (most, queries, group) = (i32::MAX, span.num_queries, self.group);
+                let (max, queries, group) = (i32::MAX, span.num_queries, self.group);
                 return Err(CutError(format!(
-                    "group: expected at most {most} packed rows, got {queries} queries times {group}"
+                    "group: expected at most {max} packed rows, got {queries} queries times {group}"
                 )));
             }
             count = count.saturating_add(num_packed.div_ceil(self.tile_rows) * self.num_kv_heads);

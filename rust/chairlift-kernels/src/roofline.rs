@@ -127,18 +127,18 @@ fn multiply_tiles(arithmetic: Arithmetic, rounds: usize) -> Option<usize> {
 }
 
 /// Sums that grow side by side at most.
-const MOST_CHAINS: usize = 14;
+const MAX_CHAINS: usize = 14;
 
 /// Sums that grow side by side: enough to hide the latency of an instruction, six cycles where two of them
 /// start in each, and few enough for sixteen registers where there are no more.
 const fn chains<I: Isa>() -> usize {
-    if I::LANES == 16 { MOST_CHAINS } else { 10 }
+    if I::LANES == 16 { MAX_CHAINS } else { 10 }
 }
 
 #[inline(always)]
 fn floats<I: Isa>(rounds: usize, step: impl Fn(I::Vector, I::Vector) -> I::Vector) {
     let b = I::splat(black_box(0.25));
-    let mut sums = [I::splat(black_box(1.0)); MOST_CHAINS];
+    let mut sums = [I::splat(black_box(1.0)); MAX_CHAINS];
     for _ in 0..rounds {
         for chain in 0..const { chains::<I>() } {
             sums[chain] = step(sums[chain], b);
@@ -154,7 +154,7 @@ fn floats<I: Isa>(rounds: usize, step: impl Fn(I::Vector, I::Vector) -> I::Vecto
 #[inline(always)]
 fn integers<I: Isa>(rounds: usize, step: impl Fn(I::Words, I::Words) -> I::Words) {
     let x = I::splat_word(black_box(0x0102_0304));
-    let mut sums = [x; MOST_CHAINS];
+    let mut sums = [x; MAX_CHAINS];
     for chain in 0..const { chains::<I>() } {
         sums[chain] = I::splat_word(black_box(chain as u32));
     }
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!(few, sums * 3 * 2 * per_word);
             // Or by four tiles of 256 sums.
             assert!(
-                [10, MOST_CHAINS, 1024]
+                [10, MAX_CHAINS, 1024]
                     .iter()
                     .any(|chains| sums.is_multiple_of(*chains))
             );

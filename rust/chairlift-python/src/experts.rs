@@ -134,7 +134,7 @@ impl Call for Forward {
             scores: experts.scores,
             top_k: experts.top_k,
             bias: experts.bias.as_deref(),
-            least_sum: experts.least_sum,
+            min_sum: experts.least_sum,
             multiplier: experts.multiplier,
             factors: experts.factors.as_deref(),
         };

@@ -67,7 +67,7 @@ fn spans(item: &Item) -> Range<usize> {
 }
 
 /// Rows of a tile at most.
-const fn most_rows<I: Isa, F: Operand<P>, P: Packed>() -> usize {
+const fn max_tile_rows<I: Isa, F: Operand<P>, P: Packed>() -> usize {
     if I::LANES == BLOCK_SIZE {
         I::ROWS / 2
     } else if F::DEPTH < P::DEPTH && I::ROWS > 2 {
@@ -136,10 +136,10 @@ impl<T: Element> Attend<'_, T> {
             m: vec![0.0; rows],
             d: vec![[0.0; BLOCK_SIZE]; rows],
             o: Aligned::zeroed(numbers),
-            scores: vec![[[0.0; BLOCK_SIZE]; SPAN_BLOCKS]; most_rows::<I, F, T::Packed>()],
+            scores: vec![[[0.0; BLOCK_SIZE]; SPAN_BLOCKS]; max_tile_rows::<I, F, T::Packed>()],
             weights: vec![
                 [[F::default(); BLOCK_SIZE]; SPAN_BLOCKS];
-                most_rows::<I, F, T::Packed>()
+                max_tile_rows::<I, F, T::Packed>()
             ],
         };
         for (index, item) in self.items.iter().enumerate() {
@@ -171,7 +171,7 @@ impl<T: Element> Attend<'_, T> {
     ) {
         let head_dim = self.layer.shape.head_dim;
         let rows = item.tokens.len() * self.group;
-        for tile in balanced(rows, const { most_rows::<I, F, T::Packed>() }) {
+        for tile in balanced(rows, const { max_tile_rows::<I, F, T::Packed>() }) {
             self.load_queries::<F>(item, tile, &mut scratch.q);
         }
         for row in 0..rows {
@@ -180,7 +180,7 @@ impl<T: Element> Attend<'_, T> {
         for index in spans(item) {
             // While a span is read, the one after it is asked for: by a single tile, not by many, each of
             // which would ask for what the first got. Those ask for what they read.
-            let (next, next_index) = if rows > const { most_rows::<I, F, T::Packed>() } {
+            let (next, next_index) = if rows > const { max_tile_rows::<I, F, T::Packed>() } {
                 (item, index)
             } else if index + 1 < spans(item).end {
                 (item, index + 1)
@@ -193,8 +193,8 @@ impl<T: Element> Attend<'_, T> {
             } else {
                 (self.span(places), Scales::NONE)
             };
-            for tile in balanced(rows, const { most_rows::<I, F, T::Packed>() }) {
-                with_rows!(most_rows::<I, F, T::Packed>(), tile.len(), |R| {
+            for tile in balanced(rows, const { max_tile_rows::<I, F, T::Packed>() }) {
+                with_rows!(max_tile_rows::<I, F, T::Packed>(), tile.len(), |R| {
                     let span = (index * SPAN, &span, scales);
                     self.add_tile::<I, F, K, R, N, B, V>(item, tile.start, span, scratch);
                 });

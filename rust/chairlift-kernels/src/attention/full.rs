@@ -297,21 +297,21 @@ impl<T: Element> Head<'_, T> {
         scores[whole.start..seen.start].fill(f32::NEG_INFINITY);
         scores[seen.end..whole.end].fill(f32::NEG_INFINITY);
         let scores = &mut scores[whole.clone()];
-        let mut most = [f32::NEG_INFINITY; BLOCK];
+        let mut largest = [f32::NEG_INFINITY; BLOCK];
         for block in scores.as_chunks::<BLOCK>().0 {
             for lane in 0..BLOCK {
-                most[lane] = if block[lane] > most[lane] {
+                largest[lane] = if block[lane] > largest[lane] {
                     block[lane]
                 } else {
-                    most[lane]
+                    largest[lane]
                 };
             }
         }
-        let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        let largest = largest.into_iter().fold(f32::NEG_INFINITY, f32::max);
         let mut sums = [0.0; BLOCK];
         for block in scores.as_chunks_mut::<BLOCK>().0 {
             for score in block.iter_mut() {
-                *score -= most;
+                *score -= largest;
             }
             I::exp2_block(block);
             for lane in 0..BLOCK {

@@ -136,7 +136,7 @@ pub(crate) enum Tile {
 
 impl Tile {
     /// Rows of a tile at most.
-    pub(crate) const fn most_rows<I: Isa>(self) -> usize {
+    pub(crate) const fn max_rows<I: Isa>(self) -> usize {
         match self {
             Self::Floats => I::ROWS,
             // 28 sums, 2 of weights and 1 of a row are 31 registers of 32.
@@ -209,23 +209,23 @@ fn add_line<I: Isa, F: Operand<P>, P: Packed, const R: usize, const N: usize>(
     }
 }
 
-/// Cuts `total` rows into tiles of at most `most`, as equal as they can be: a tile of few rows costs
+/// Cuts `total` rows into tiles of at most `max_rows`, as equal as they can be: a tile of few rows costs
 /// nearly as much as a full one.
-pub fn balanced(total: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let tiles = total.div_ceil(most);
+pub fn balanced(total: usize, max_rows: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let tiles = total.div_ceil(max_rows);
     (0..tiles).map(move |tile| tile * total / tiles..(tile + 1) * total / tiles)
 }
 
 /// Evaluates an expression with the constant `$R` equal to `$rows`, which is at most the constant
-/// `$most`.
+/// `$max_rows`.
 macro_rules! with_rows {
-    ($most:expr, $rows:expr, |$R:ident| $body:expr) => {
-        $crate::gemm::accumulator::with_rows!($most, $rows, |$R| $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+    ($max_rows:expr, $rows:expr, |$R:ident| $body:expr) => {
+        $crate::gemm::accumulator::with_rows!($max_rows, $rows, |$R| $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
     };
-    ($most:expr, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
+    ($max_rows:expr, $rows:expr, |$R:ident| $body:expr, $($n:literal)*) => {
         match $rows {
             // By a constant: taller tiles are not compiled.
-            $($n if const { $n <= $most } => {
+            $($n if const { $n <= $max_rows } => {
                 const $R: usize = $n;
                 $body
             })*
@@ -249,8 +249,8 @@ mod tests {
             );
             assert!(tiles.windows(2).all(|pair| pair[0].end == pair[1].start));
             let sizes = tiles.iter().map(ExactSizeIterator::len);
-            if let (Some(least), Some(most)) = (sizes.clone().min(), sizes.max()) {
-                assert!(most <= 6 && most - least <= 1);
+            if let (Some(min), Some(max)) = (sizes.clone().min(), sizes.max()) {
+                assert!(max <= 6 && max - min <= 1);
             }
         }
     }

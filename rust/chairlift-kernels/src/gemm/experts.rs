@@ -305,7 +305,7 @@ mod tests {
             scores: Scores::Softmax,
             top_k: 1,
             bias: None,
-            least_sum: None,
+            min_sum: None,
             multiplier: 1.0,
             factors: None,
         };

@@ -131,18 +131,18 @@ impl<P: Product> Kernel for Share<'_, P> {
 impl<P: Product> Share<'_, P> {
     #[inline(always)]
     fn multiply<I: Isa>(&self, rows: Range<usize>, packed: &mut [P::Unit]) {
-        let most = P::TILE.most_rows::<I>();
+        let max_rows = P::TILE.max_rows::<I>();
         let len = self.product.units_per_row::<I>();
-        for tile in balanced(rows.len(), most) {
+        for tile in balanced(rows.len(), max_rows) {
             let first = rows.start + tile.start;
             let units = &mut packed[tile.start * len..tile.end * len];
-            with_rows!(P::TILE.most_rows::<I>(), tile.len(), |R| self
+            with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| self
                 .product
                 .pack::<I, R>(first, units));
         }
         for panel in self.target.panels.clone() {
-            let tiles = rows.len().div_ceil(most);
-            for (index, tile) in balanced(rows.len(), most).enumerate() {
+            let tiles = rows.len().div_ceil(max_rows);
+            for (index, tile) in balanced(rows.len(), max_rows).enumerate() {
                 let first = rows.start + tile.start;
                 let units = &packed[tile.start * len..tile.end * len];
                 let ahead = if tiles == 1 {
@@ -150,7 +150,7 @@ impl<P: Product> Share<'_, P> {
                 } else {
                     Ahead::NextPanel { tile: index, tiles }
                 };
-                with_rows!(P::TILE.most_rows::<I>(), tile.len(), |R| {
+                with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| {
                     let sums = self.product.tile::<I, R>(panel, ahead, units);
                     self.store::<I, R>(panel, first, sums);
                 });

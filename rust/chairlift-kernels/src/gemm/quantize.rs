@@ -242,11 +242,11 @@ const TRIED: [f32; 12] = [
 /// Codes of 0..=15, with a scale and a minimum that f16 holds.
 ///
 /// Each range gives codes, for which the best scale and minimum follow by least squares; codes are rounded
-/// again to these as they are stored. The range with the least squared error counts (the method of
+/// again to these as they are stored. The range with the smallest squared error counts (the method of
 /// llama.cpp's K-quants, with all weights alike).
 #[inline(always)]
 fn quantize_int4(weights: &[f32; GROUP]) -> Group {
-    let mut least = f32::INFINITY;
+    let mut smallest = f32::INFINITY;
     let mut best = Group {
         codes: [0; GROUP],
         scales: [Multiple::ZERO; 2],
@@ -263,8 +263,8 @@ fn quantize_int4(weights: &[f32; GROUP]) -> Group {
         let (scale, min) = (rounded(scale), rounded(min));
         let codes = round_codes(weights, min, finite(1.0 / scale));
         let error = squared_error(weights, &codes, scale, min);
-        if error < least {
-            least = error;
+        if error < smallest {
+            smallest = error;
             best = Group {
                 codes,
                 scales: [Multiple::of_one(scale); 2],

@@ -111,8 +111,8 @@ pub(crate) fn split_layers<O: Element>(
 
 /// How often all panels are read, each time by as many threads, for other rows.
 fn num_readers(num_rows: usize, threads: usize) -> usize {
-    let most = (num_rows / ROWS_PER_READER).clamp(1, threads);
-    let mut counts = (1..=most).rev();
+    let max_readers = (num_rows / ROWS_PER_READER).clamp(1, threads);
+    let mut counts = (1..=max_readers).rev();
     counts
         .find(|&count| threads.is_multiple_of(count))
         .unwrap_or(1)

@@ -87,9 +87,9 @@ pub fn tanh<I: Isa>(x: f32) -> f32 {
     const P: [f32; 5] = [62.0 / 2835.0, -17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0, 1.0];
     const SMALL: f32 = 0.3;
     // Beyond this the result is 1; written as selects that keep NaN.
-    const MOST: f32 = 12.0;
-    let t = if x > MOST { MOST } else { x };
-    let t = if t < -MOST { -MOST } else { t };
+    const MAX: f32 = 12.0;
+    let t = if x > MAX { MAX } else { x };
+    let t = if t < -MAX { -MAX } else { t };
     let power = exp2::<I>(t * (2.0 * std::f32::consts::LOG2_E));
     let quotient = (power - 1.0) / (power + 1.0);
     let square = t * t;

@@ -223,18 +223,18 @@ trait Curve: Send + Sync {
 }
 
 /// Below this a gate is closed; 2 to its power is finite still.
-const LEAST: f32 = -87.0;
+const MIN_GATE: f32 = -87.0;
 
 /// `x / (1 + e^-gate)` of each number.
 #[inline(always)]
 fn gate_by<I: Isa>(numbers: &mut [f32; BLOCK], gates: &[f32; BLOCK]) {
     let mut powers = [0.0; BLOCK];
     for (power, &gate) in powers.iter_mut().zip(gates) {
-        *power = if gate < LEAST { LEAST } else { gate } * -LOG2_E;
+        *power = if gate < MIN_GATE { MIN_GATE } else { gate } * -LOG2_E;
     }
     I::exp2_block(&mut powers);
     for ((number, power), &gate) in numbers.iter_mut().zip(powers).zip(gates) {
-        let divisor = if gate < LEAST {
+        let divisor = if gate < MIN_GATE {
             f32::INFINITY
         } else {
             1.0 + power
@@ -282,7 +282,7 @@ struct Gelu;
 
 impl Gelu {
     /// From here on the complement is far below the last place of any result.
-    const MOST: f32 = 20.0;
+    const MAX: f32 = 20.0;
 
     /// `erfc(z) = t e^(P(t) - z^2)` with `t = 1 / (1 + z / 2)`, highest power first: a Chebyshev fit whose
     /// relative error is below 1.2e-7 for every z >= 0 (Numerical Recipes, `erfcc`).
@@ -306,7 +306,7 @@ impl Curve for Gelu {
     fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
         let sizes = numbers.map(|x| {
             let size = x.abs();
-            if size > Self::MOST { Self::MOST } else { size }
+            if size > Self::MAX { Self::MAX } else { size }
         });
         let inverse =
             sizes.map(|x| 1.0 / I::mul_add(x, std::f32::consts::FRAC_1_SQRT_2 / 2.0, 1.0));

@@ -46,7 +46,7 @@ pub struct Router<'a> {
     /// `[num_experts]`: added to the scores for the choice alone.
     pub bias: Option<&'a [f32]>,
     /// The weights of a token are divided by their sum, which is at least this.
-    pub least_sum: Option<f32>,
+    pub min_sum: Option<f32>,
     /// Of the weights.
     pub multiplier: f32,
     /// `[num_experts]`: of the weight of each.
@@ -130,9 +130,9 @@ impl Router<'_> {
                 chosen.1 = weight;
             }
         }
-        if let Some(least) = self.least_sum {
+        if let Some(min_sum) = self.min_sum {
             let sum: f32 = chosen.iter().map(|chosen| chosen.1).sum();
-            let sum = if sum < least { least } else { sum };
+            let sum = if sum < min_sum { min_sum } else { sum };
             for chosen in &mut chosen {
                 chosen.1 /= sum;
             }
@@ -173,7 +173,7 @@ mod tests {
             scores,
             top_k: 2,
             bias: None,
-            least_sum: None,
+            min_sum: None,
             multiplier: 1.0,
             factors: None,
         }
@@ -212,7 +212,7 @@ mod tests {
         let bias = [0.0, 0.0, 5.0, 0.0];
         let router = Router {
             bias: Some(&bias),
-            least_sum: Some(1e-12),
+            min_sum: Some(1e-12),
             multiplier: 2.0,
             ..router(Scores::Sigmoid)
         };
@@ -227,7 +227,7 @@ mod tests {
         let logits = [0.5, 2.0, -1.0, 1.0];
         let router = Router {
             factors: Some(&[100.0, 0.5, 100.0, 3.0]),
-            least_sum: Some(0.0),
+            min_sum: Some(0.0),
             ..router(Scores::Softmax)
         };
         let [one, three] = [2.0_f64, 1.0].map(f64::exp);

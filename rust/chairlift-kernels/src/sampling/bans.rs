@@ -98,8 +98,8 @@ impl Bans {
 }
 
 fn bitset(ids: &[i32]) -> Vec<i32> {
-    let most = ids.iter().copied().max().unwrap_or(0).max(0) as usize;
-    let mut bits = vec![0; most / BITS + 1];
+    let max_id = ids.iter().copied().max().unwrap_or(0).max(0) as usize;
+    let mut bits = vec![0; max_id / BITS + 1];
     for &id in ids {
         if let Ok(id) = usize::try_from(id) {
             bits[id / BITS] |= 1 << (id % BITS);

@@ -39,29 +39,29 @@ impl Kernel for Sampler<'_> {
     #[inline(always)]
     fn run<I: Isa>(mut self) -> Option<Drawn> {
         let raw = self.raw;
-        let most = largest(raw)?;
+        let largest_logit = largest(raw)?;
         let token = match self.changed.take() {
             Some(changed) => {
                 let largest = largest(changed)?;
                 self.token_of_changed::<I>(changed, largest)
             }
-            None => self.token::<I>(raw, most, self.common()),
+            None => self.token::<I>(raw, largest_logit, self.common()),
         };
-        Some(score::<I>(raw, most, token, self.num_candidates))
+        Some(score::<I>(raw, largest_logit, token, self.num_candidates))
     }
 }
 
-/// What the model says of a token whose logit is one of `raw`, of which `most` is the largest.
+/// What the model says of a token whose logit is one of `raw`, of which `largest_logit` is the largest.
 #[inline(always)]
-fn score<I: Isa>(raw: &[f32], most: f32, token: usize, num_candidates: usize) -> Drawn {
+fn score<I: Isa>(raw: &[f32], largest_logit: f32, token: usize, num_candidates: usize) -> Drawn {
     let chosen = raw[token];
-    let better = if chosen < most {
+    let better = if chosen < largest_logit {
         num_above(raw, chosen)
     } else {
         0
     };
-    let log_total = total::<I>(raw, most).ln();
-    let logprob = |logit: f32| (f64::from(logit - most) - log_total) as f32;
+    let log_total = total::<I>(raw, largest_logit).ln();
+    let logprob = |logit: f32| (f64::from(logit - largest_logit) - log_total) as f32;
     let candidates = top(raw, num_candidates);
     Drawn {
         token,
@@ -86,10 +86,10 @@ impl Kernel for Scorer<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) -> Option<Drawn> {
-        let most = largest(self.logits)?;
+        let largest_logit = largest(self.logits)?;
         Some(score::<I>(
             self.logits,
-            most,
+            largest_logit,
             self.token,
             self.num_candidates,
         ))
@@ -107,10 +107,10 @@ impl Sampler<'_> {
     }
 
     #[inline(always)]
-    fn token_of_changed<I: Isa>(&self, logits: &mut [f32], most: f32) -> usize {
+    fn token_of_changed<I: Isa>(&self, logits: &mut [f32], largest_logit: f32) -> usize {
         let common = self.common();
         if common.temperature == 0.0 || !self.filters.narrow() {
-            return self.token::<I>(logits, most, common);
+            return self.token::<I>(logits, largest_logit, common);
         }
         let (seed, index, position) = self.coordinates();
         let coin = second_uniform(seed, index, position);
@@ -121,7 +121,7 @@ impl Sampler<'_> {
             min_p: 0.0,
             ..common
         };
-        self.token::<I>(logits, largest(logits).unwrap_or(most), rest)
+        self.token::<I>(logits, largest(logits).unwrap_or(largest_logit), rest)
     }
 
     /// Seed, index and position of the draw.

@@ -101,22 +101,22 @@ impl Dry {
     pub(super) fn penalties(&self, tokens: &[i32], breaks: &mut Breaks) -> Vec<(i32, f32)> {
         // llama.cpp's own bound: base^n stays finite.
         const LOG_OF_LARGEST: f32 = 88.722_84;
-        let most = breaks.num_after_last(self, tokens);
+        let max_length = breaks.num_after_last(self, tokens);
         let tokens = &tokens[tokens.len().saturating_sub(self.last_n)..];
-        let most = most.min(tokens.len());
-        if tokens.len() <= self.allowed_length || most < self.allowed_length {
+        let max_length = max_length.min(tokens.len());
+        if tokens.len() <= self.allowed_length || max_length < self.allowed_length {
             return Vec::new();
         }
-        let most_exponent = if self.base > 1.000_001 {
+        let max_exponent = if self.base > 1.000_001 {
             (LOG_OF_LARGEST / self.base.ln()) as usize
         } else {
             usize::MAX
         };
         let penalty = |length: usize| {
-            let exponent = (length - self.allowed_length).min(most_exponent);
+            let exponent = (length - self.allowed_length).min(max_exponent);
             self.multiplier * self.base.powi(exponent.min(i32::MAX as usize) as i32)
         };
-        longest_repeats(tokens, self.allowed_length, most)
+        longest_repeats(tokens, self.allowed_length, max_length)
             .into_iter()
             .filter(|&(id, _)| !self.is_breaker(id))
             .map(|(id, length)| (id, penalty(length)))
@@ -124,14 +124,14 @@ impl Dry {
     }
 }
 
-/// Each token that followed at least `least` tokens which equal the last ones, and the largest number of these, at most `most`.
-fn longest_repeats(tokens: &[i32], least: usize, most: usize) -> TokenMap<usize> {
+/// Each token that followed at least `min_length` tokens which equal the last ones, and the largest number of these, at most `max_length`.
+fn longest_repeats(tokens: &[i32], min_length: usize, max_length: usize) -> TokenMap<usize> {
     let mut longest = TokenMap::default();
     let matches = suffix_matches(tokens);
     // A match of length n that ends k tokens before the end was followed by the token at k.
     for (back, &length) in matches.iter().enumerate().skip(1) {
-        let length = length.min(most);
-        if length >= least {
+        let length = length.min(max_length);
+        if length >= min_length {
             let next = tokens[tokens.len() - back];
             let entry = longest.entry(next).or_insert(length);
             *entry = length.max(*entry);

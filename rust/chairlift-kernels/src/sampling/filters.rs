@@ -153,9 +153,9 @@ impl Kept {
     fn exclude_top<I: Isa>(&mut self, temperature: f32, threshold: f32) {
         let weights = self.weights(temperature);
         let total: f64 = weights.sums::<I>(&self.logits).iter().sum();
-        let least = f64::from(threshold) * total;
+        let min_weight = f64::from(threshold) * total;
         let is_top =
-            |place: usize, logit: f32| f64::from(weights.weight::<I>(logit, place)) >= least;
+            |place: usize, logit: f32| f64::from(weights.weight::<I>(logit, place)) >= min_weight;
         let mut last = None;
         for (place, &logit) in self.logits.iter().enumerate() {
             if is_top(place, logit) {
@@ -178,7 +178,9 @@ impl Kernel for TopNSigma<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let logits = self.logits;
-        let Some(most) = largest(logits) else { return };
+        let Some(largest_logit) = largest(logits) else {
+            return;
+        };
         let mut sums = [0.0_f64; LANES];
         let mut counts = [0.0_f64; LANES];
         for run in in_lanes(logits) {
@@ -199,7 +201,7 @@ impl Kernel for TopNSigma<'_> {
             }
         }
         let deviation = (squares.iter().sum::<f64>() / count).sqrt();
-        let bound = (f64::from(most) - f64::from(self.n) * deviation) as f32;
+        let bound = (f64::from(largest_logit) - f64::from(self.n) * deviation) as f32;
         for logit in logits {
             *logit = if *logit < bound {
                 f32::NEG_INFINITY

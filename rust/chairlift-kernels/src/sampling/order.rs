@@ -92,11 +92,15 @@ pub(super) fn below_top_k(logits: &[f32], top_k: usize) -> f32 {
     const RUN: usize = 32;
     let mut maxima = Vec::with_capacity(logits.len() / RUN + 1);
     for run in logits.chunks(RUN) {
-        let mut most = f32::NEG_INFINITY;
+        let mut largest_of_run = f32::NEG_INFINITY;
         for &logit in run {
-            most = if logit > most { logit } else { most };
+            largest_of_run = if logit > largest_of_run {
+                logit
+            } else {
+                largest_of_run
+            };
         }
-        maxima.push(key(most, 0));
+        maxima.push(key(largest_of_run, 0));
     }
     if top_k > maxima.len() {
         return f32::NEG_INFINITY;

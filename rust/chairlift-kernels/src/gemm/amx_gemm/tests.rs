@@ -83,9 +83,9 @@ fn layers_of_pairs_agree_with_float64() {
             let expected =
                 products.sum::<f64>() + bias.as_ref().map_or(0.0, |b| b[column].to_f64());
             // A product of up to 4 is added k times, with a rounding each.
-            let most = 2_f64.powi(-22) * (k as f64).powf(1.5);
+            let bound = 2_f64.powi(-22) * (k as f64).powf(1.5);
             assert!(
-                (f64::from(got) - expected).abs() <= most,
+                (f64::from(got) - expected).abs() <= bound,
                 "m {m}, n {n}, k {k}: {got}, {expected}"
             );
         }

@@ -62,7 +62,7 @@ pub fn add<T: Element, X: Element, O: Element>(
             let expected = format_args!("rows in 0..{}", x.len());
             return Err(ArgumentError::new("adapters", expected, row));
         }
-        for part in balanced(rows.len(), most_rows()) {
+        for part in balanced(rows.len(), max_tile_rows()) {
             tiles.push(Tile {
                 update,
                 rows: &rows[part.clone()],
@@ -96,8 +96,8 @@ pub fn add<T: Element, X: Element, O: Element>(
         },
     );
     let (stride, out) = (out.stride(), Disjoint::new(out.into_slice()));
-    let most_rank = |tile: &Tile<'_, T>| tile.update.parts.iter().map(|part| part.rank).max();
-    let rank = tiles.iter().filter_map(most_rank).max().unwrap_or(1);
+    let max_rank = |tile: &Tile<'_, T>| tile.update.parts.iter().map(|part| part.rank).max();
+    let rank = tiles.iter().filter_map(max_rank).max().unwrap_or(1);
     split(
         &tiles,
         LowRank::output_panels,
@@ -152,7 +152,7 @@ fn split<T: Element>(
 }
 
 /// Rows of a tile at most on this machine.
-fn most_rows() -> usize {
+fn max_tile_rows() -> usize {
     struct MostRows;
 
     impl Kernel for MostRows {
@@ -233,7 +233,7 @@ impl<T: Element> Shrink<'_, T> {
 }
 
 /// Panels whose sums are added at a time.
-const GROUP: usize = 8;
+const PANELS_AT_ONCE: usize = 8;
 
 /// `out += hidden B^T` of some panels of a tile.
 struct Expand<'a, T: Element> {
@@ -255,16 +255,16 @@ impl<T: Element> Kernel for Expand<'_, T> {
 impl<T: Element> Expand<'_, T> {
     #[inline(always)]
     fn rows<I: Isa, const R: usize>(&self) {
-        let mut sums = [[[0.0; BLOCK]; GROUP]; R];
+        let mut sums = [[[0.0; BLOCK]; PANELS_AT_ONCE]; R];
         let (mut first_panel, mut hidden) = (0, self.hidden);
         for part in &self.tile.update.parts {
             let panels = first_panel..first_panel + part.output_panels();
             let (own, rest) = hidden.split_at(R * part.hidden_len());
             let len = part.rank.div_ceil(T::Packed::DEPTH) * BLOCK;
             let mine = self.items.start.max(panels.start)..self.items.end.min(panels.end);
-            for start in mine.clone().step_by(GROUP) {
+            for start in mine.clone().step_by(PANELS_AT_ONCE) {
                 let first = start - panels.start;
-                for panel in first..first + GROUP.min(mine.end - start) {
+                for panel in first..first + PANELS_AT_ONCE.min(mine.end - start) {
                     let units = &part.b[panel * len..(panel + 1) * len];
                     let of_panel = panel_sums::<I, T::Packed, R>(own, units);
                     for (sums, of_row) in sums.iter_mut().zip(of_panel) {
@@ -273,7 +273,7 @@ impl<T: Element> Expand<'_, T> {
                 }
                 let from = part.outputs.start + first * BLOCK;
                 let end = part.outputs.start + (mine.end - panels.start) * BLOCK;
-                let end = end.min(from + GROUP * BLOCK).min(part.outputs.end);
+                let end = end.min(from + PANELS_AT_ONCE * BLOCK).min(part.outputs.end);
                 // SAFETY: a panel of a tile belongs to one part of the job, and a row to one tile (`SortedRows` has each
                 // row once). The panels of one update have columns of their own (`LowRank::push`).
                 unsafe { self.out.add(from..end, sums.as_flattened()) };
@@ -285,7 +285,7 @@ impl<T: Element> Expand<'_, T> {
 
 /// Rows of the output; called once for some panels, so that the loops above are compiled only once for all types.
 trait AddTo: Sync {
-    /// Adds `GROUP` panels of sums per row to so many columns.
+    /// Adds `PANELS_AT_ONCE` panels of sums per row to so many columns.
     ///
     /// # Safety
     /// No other thread has these rows and columns meanwhile.
@@ -301,7 +301,7 @@ struct OutRows<'a, O> {
 
 impl<O: Element> AddTo for OutRows<'_, O> {
     unsafe fn add(&self, columns: Range<usize>, sums: &[[f32; BLOCK]]) {
-        for (&(_, row), sums) in self.rows.iter().zip(sums.chunks(GROUP)) {
+        for (&(_, row), sums) in self.rows.iter().zip(sums.chunks(PANELS_AT_ONCE)) {
             let start = row * self.stride;
             // SAFETY: the promise of the caller.
             let out = unsafe { self.out.take(start + columns.start..start + columns.end) };
