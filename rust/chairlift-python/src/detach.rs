@@ -36,7 +36,7 @@ pub(crate) fn detach<T: Send>(
 /// # Errors
 /// As of [`detach`].
 pub(crate) fn keep<T>(call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
-    or_memory_error(|| pool::without_waiting(call))
+    or_memory_error(|| pool::inline_only(call))
 }
 
 /// An allocation that fails unwinds, from whichever thread of the pool.

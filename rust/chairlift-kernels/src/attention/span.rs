@@ -19,14 +19,14 @@ use crate::{
     },
     gemm::operand::Operand,
     isa::{Isa, dispatch::Kernel, element::Packed, exp::tanh},
-    memory::prefetch::{CACHE_LINE, prefetch, reread},
+    memory::prefetch::{CACHE_LINE, opaque, prefetch},
 };
 use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Asks for `len` units of a half of a head, from unit `start` on, that lies in the cache as K says.
 #[inline(always)]
-fn ask<P: Packed, K: KvFormat>(half: *const u8, start: usize, len: usize) {
+fn prefetch_units<P: Packed, K: KvFormat>(half: *const u8, start: usize, len: usize) {
     let place = half.wrapping_add(K::bytes::<P>(start));
     for offset in (0..K::bytes::<P>(len)).step_by(CACHE_LINE) {
         prefetch(place.wrapping_add(offset));
@@ -66,13 +66,13 @@ impl<F: Operand<P>, P: Packed, K: KvFormat, const R: usize, const N: usize, cons
             for line in 0..num_lines {
                 let q = &self.q[line * parts..][..parts];
                 for block in blocks {
-                    ask::<P, K>(block.next_keys, line * BLOCK_SIZE, BLOCK_SIZE);
+                    prefetch_units::<P, K>(block.next_keys, line * BLOCK_SIZE, BLOCK_SIZE);
                 }
                 for (index, q) in q.iter().enumerate() {
                     let mut k = [[F::broadcast::<I>(&q[0]); N]; B];
                     for b in 0..B {
                         let units = &keys[b][line][..];
-                        let units = if index == 0 { units } else { reread(units) };
+                        let units = if index == 0 { units } else { opaque(units) };
                         for n in 0..N {
                             k[b][n] = F::load::<I>(&units[n * I::LANES..], index);
                         }
@@ -259,10 +259,10 @@ fn add_strip<I: Isa, F: Operand<P>, P: Packed, K: KvFormat, const R: usize, cons
         let memory = &span[block];
         for line in start_line..start_line + count {
             let unit = line * head_dim + start;
-            ask::<P, K>(memory.next_values, unit, N * I::LANES);
+            prefetch_units::<P, K>(memory.next_values, unit, N * I::LANES);
             let units = &memory.values[unit..][..N * I::LANES];
             for index in 0..parts {
-                let units = if index == 0 { units } else { reread(units) };
+                let units = if index == 0 { units } else { opaque(units) };
                 let place = line * parts + index;
                 let mut values = [F::broadcast::<I>(&weights[0][block][place]); N];
                 for n in 0..N {

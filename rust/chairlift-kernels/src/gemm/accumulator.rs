@@ -14,7 +14,7 @@
 use crate::{
     gemm::operand::Operand,
     isa::{Isa, element::Packed},
-    memory::prefetch::{CACHE_LINE, prefetch, reread},
+    memory::prefetch::{CACHE_LINE, opaque, prefetch},
 };
 
 /// Packed memory that is B, and what is asked for while it is read: hardware prefetchers stop at every
@@ -94,7 +94,7 @@ impl<P> Lines<'_, P> {
     /// Prefetches what is due after a line of B. A long line is prefetched in pieces, spread over the lines that are read: a
     /// core keeps few requests to memory, and stalls when more are made at once.
     #[inline(always)]
-    fn ask(&mut self) {
+    fn prefetch_next(&mut self) {
         // Of a width that the compiler knows: no loop for a line of one piece.
         let (line, piece) = (self.width * size_of::<P>(), piece::<P>(self.width));
         self.read += line;
@@ -118,7 +118,7 @@ impl<'a, P> Iterator for Lines<'a, P> {
     fn next(&mut self) -> Option<&'a [P]> {
         let (line, rest) = self.rest.split_at_checked(self.width)?;
         self.rest = rest;
-        self.ask();
+        self.prefetch_next();
         Some(line)
     }
 }
@@ -195,7 +195,7 @@ fn add_line<I: Isa, F: Operand<P>, P: Packed, const R: usize, const N: usize>(
     line: &[P],
 ) {
     for index in 0..P::DEPTH / F::DEPTH {
-        let line = if index == 0 { line } else { reread(line) };
+        let line = if index == 0 { line } else { opaque(line) };
         let mut b = [F::load::<I>(line, index); N];
         for n in 1..N {
             b[n] = F::load::<I>(&line[n * I::LANES..], index);

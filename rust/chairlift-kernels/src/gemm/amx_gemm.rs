@@ -73,8 +73,8 @@ impl<P: TiledProduct> Share<'_, P> {
     pub(crate) fn run_by<I: Isa, T: Tiles>(&self) {
         let rows = &self.target.rows;
         let steps = self.product.in_features() / STEP_DEPTH;
-        let max_rows = Cut::new(rows.len().min(MAX_ROWS), steps);
-        let mut packed = u32::take_scratch(max_rows.num_words());
+        let largest = Cut::new(rows.len().min(MAX_ROWS), steps);
+        let mut packed = u32::take_scratch(largest.num_words());
         for first in rows.clone().step_by(MAX_ROWS) {
             let cut = Cut::new((rows.end - first).min(MAX_ROWS), steps);
             let packed = &mut packed[..cut.num_words()];

@@ -29,7 +29,7 @@ use crate::{
         register_tile::REGISTERS,
     },
     isa::Isa,
-    memory::prefetch::reread,
+    memory::prefetch::opaque,
 };
 
 /// Sums of a tile, as integers.
@@ -167,7 +167,7 @@ impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
                 }
             }
             add_bytes::<I, R>(&mut sums, x.skip(2 * j), w);
-            let line = reread(line);
+            let line = opaque(line);
             for n in 0..REGISTERS {
                 w[n] = I::and(
                     I::shift_right::<4>(I::load_words(&line[n * I::WORDS..])),
@@ -240,13 +240,13 @@ impl Codes for Bytes {
                 add_bytes::<I, R>(&mut sums, x.skip(j), w);
                 continue;
             }
-            let even = I::load_words(reread(&EVEN));
+            let even = I::load_words(opaque(&EVEN));
             let mut w = [even; REGISTERS];
             for n in 0..REGISTERS {
                 w[n] = I::and(I::load_words(&line[n * I::WORDS..]), even);
             }
             add_halves::<I, R>(&mut sums, x.skip(2 * j), w);
-            let line = reread(line);
+            let line = opaque(line);
             for n in 0..REGISTERS {
                 w[n] = I::shift_right::<8>(I::load_words(&line[n * I::WORDS..]));
             }

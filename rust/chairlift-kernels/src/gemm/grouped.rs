@@ -34,7 +34,7 @@ use crate::{
     },
     memory::{
         aligned::Aligned,
-        prefetch::reread,
+        prefetch::opaque,
         rows::{Rows, RowsMut},
     },
 };
@@ -240,7 +240,7 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
             for (group, numbers) in packed.chunks_exact_mut(R * words).zip(groups) {
                 // Hidden from the compiler, which would pack groups side by side and gather their numbers.
                 pack_group::<I, F>(
-                    &reread(std::slice::from_ref(numbers))[0],
+                    &opaque(std::slice::from_ref(numbers))[0],
                     &mut group[r * words..][..words],
                 );
             }

@@ -7,7 +7,7 @@
 //! - Workers spin for a while after a job (the next layer comes soon), then park.
 //! - A panic in a part reaches the caller after the other parts have ended.
 //! - A part that asks for threads itself gets none: it computes all parts in turn. So does a caller that must
-//!   not wait ([`without_waiting`]) while another caller's job runs, and one whose workers cannot be started.
+//!   not wait ([`inline_only`]) while another caller's job runs, and one whose workers cannot be started.
 //!   Parts are the same then, and so are the bits.
 //! - After `fork` the child starts workers of its own. At exit nothing is joined.
 
@@ -72,22 +72,22 @@ thread_local! {
     /// Whether this thread computes a part of a job.
     static IN_JOB: Cell<bool> = const { Cell::new(false) };
     /// Whether this thread computes alone while the pool is busy.
-    static WAITS_NOT: Cell<bool> = const { Cell::new(false) };
+    static INLINE_ONLY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `task`, whose jobs are computed on this thread alone where the pool computes another caller's.
 ///
 /// For a caller that holds a lock which others need: a job of another caller may take a long time.
-pub fn without_waiting<T>(task: impl FnOnce() -> T) -> T {
+pub fn inline_only<T>(task: impl FnOnce() -> T) -> T {
     struct Restore(bool);
 
     impl Drop for Restore {
         fn drop(&mut self) {
-            WAITS_NOT.set(self.0);
+            INLINE_ONLY.set(self.0);
         }
     }
 
-    let _restore = Restore(WAITS_NOT.replace(true));
+    let _restore = Restore(INLINE_ONLY.replace(true));
     task()
 }
 
@@ -109,7 +109,7 @@ pub fn run(parts: usize, task: &(dyn Fn(usize) + Sync)) {
         }
     };
     let pool = Pool::of_this_process();
-    match pool.workers(WAITS_NOT.get()) {
+    match pool.workers(INLINE_ONLY.get()) {
         Some(workers) => Pool::run(workers, parts, &marked),
         None => (0..parts).for_each(task),
     }
@@ -178,8 +178,8 @@ impl Pool {
     }
 
     /// The workers, for one job; none where that means to wait for another job and the caller must not.
-    fn workers(&self, waits_not: bool) -> Option<MutexGuard<'_, Vec<Worker>>> {
-        if !waits_not {
+    fn workers(&self, inline_only: bool) -> Option<MutexGuard<'_, Vec<Worker>>> {
+        if !inline_only {
             return Some(lock(&self.workers));
         }
         match self.workers.try_lock() {
@@ -349,7 +349,7 @@ mod tests {
                 thread::yield_now();
             }
             let computed_by = Mutex::new(Vec::new());
-            without_waiting(|| {
+            inline_only(|| {
                 run(3, &|_| lock(&computed_by).push(thread::current().id()));
             });
             may_end.store(1, Ordering::SeqCst);

@@ -19,7 +19,7 @@ pub(crate) fn prefetch<T>(place: *const T) {
 /// The same slice, of which the compiler does not know that it was read: it reads memory again, which is
 /// close, instead of keeping in registers what would push sums out of them.
 #[inline(always)]
-pub(crate) fn reread<T>(slice: &[T]) -> &[T] {
+pub(crate) fn opaque<T>(slice: &[T]) -> &[T] {
     #[cfg(target_arch = "x86_64")]
     {
         let mut start = slice.as_ptr();

@@ -4,7 +4,7 @@ use super::{Codes, InputWords, IntegerSums, LOW, ONES, add_bytes, started};
 use crate::{
     gemm::{quantize::GROUP, register_tile::REGISTERS},
     isa::Isa,
-    memory::prefetch::reread,
+    memory::prefetch::opaque,
 };
 
 /// Six bits.
@@ -45,7 +45,7 @@ impl Codes for Sixes {
             if I::HAS_DOT {
                 // One word after the other: sums and totals leave few registers.
                 for four in 0..4 {
-                    let w = six_bits::<I>(reread(lines), four);
+                    let w = six_bits::<I>(opaque(lines), four);
                     add_bytes::<I, R>(&mut sums, x.skip(four), w);
                 }
             } else {

@@ -11,7 +11,7 @@ use crate::{
         Isa,
         dispatch::{Kernel, dispatch},
     },
-    memory::{prefetch::reread, rows::Rows},
+    memory::{prefetch::opaque, rows::Rows},
 };
 
 /// Words of a group of inputs of a row before its integers: its scale, and a correction for each part.
@@ -64,7 +64,7 @@ pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32; GROUP], words: &mut 
     let scale = group_scale(numbers);
     // From memory: a compiler that has bytes in registers picks them out one by one.
     let integers = round_group(numbers, scale);
-    let integers = &reread(std::slice::from_ref(&integers))[0];
+    let integers = &opaque(std::slice::from_ref(&integers))[0];
     let (head, words) = words.split_at_mut(head_words::<F>());
     head[0] = scale.unit.to_bits();
     for part in 0..F::PARTS {
