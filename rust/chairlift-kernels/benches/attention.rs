@@ -6,7 +6,7 @@
 use chairlift_kernels::{
     Rows, RowsMut,
     attention::{
-        kv_format::Stored,
+        kv_format::KvView,
         kv_layout::{BLOCK_SIZE, CacheShape},
         layer::AttentionLayer,
         paged_attention::{AttentionElement, paged_attention},
@@ -54,7 +54,7 @@ fn attend<T: AttentionElement>(bencher: Bencher<'_, '_>, name: &str) {
     let starts: Vec<i32> = (0..=rows).map(|row| (row * queries) as i32).collect();
     let seq_lens = vec![seq_len as i32; rows];
     let seen: usize = (seq_len - queries + 1..=seq_len).sum();
-    let layer = AttentionLayer::new(Stored::Numbers(&cache), shape, 0.125);
+    let layer = AttentionLayer::new(KvView::Numbers(&cache), shape, 0.125);
     let sequences = Sequences {
         block_table: Rows::contiguous(&table, blocks_per_row),
         rows: &lines,

@@ -6,7 +6,7 @@ use crate::{
 };
 use chairlift_kernels::{
     attention::{
-        kv_format::Stored,
+        kv_format::KvView,
         kv_layout::{CacheShape, check_block_size},
         kv_write::{kv_write as write, kv_write_int8 as write_int8},
         layer::AttentionLayer,
@@ -165,10 +165,10 @@ impl Call for PagedAttention {
             let query = borrows.rows::<T>("query", &self.query)?;
             let (cache, block_stride) = if self.cache.dtype() == Dtype::Int8 {
                 let cache = borrows.rows("cache", &self.cache)?;
-                (Stored::Int8(cache.as_slice()), cache.stride())
+                (KvView::Int8(cache.as_slice()), cache.stride())
             } else {
                 let cache = borrows.rows::<T>("cache", &self.cache)?;
-                (Stored::Numbers(cache.as_slice()), cache.stride())
+                (KvView::Numbers(cache.as_slice()), cache.stride())
             };
             let layer = AttentionLayer {
                 cache,

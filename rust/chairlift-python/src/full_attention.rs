@@ -5,7 +5,7 @@ use crate::{
     recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
-    attention::full::{Full, full_attention as attend},
+    attention::full::{Bidirectional, full_attention as attend},
     bf16,
 };
 use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
@@ -59,7 +59,7 @@ impl Call for FullAttention {
                 None => None,
             };
             let out = borrows.rows_mut::<T>("out", &self.out)?;
-            let layer = Full {
+            let layer = Bidirectional {
                 num_heads: self.num_heads,
                 scale: self.scale,
                 reach: self.reach,

@@ -3,11 +3,11 @@
 use crate::{
     Element,
     attention::{
-        kv_format::{Codes, Numbers, Stored, Widened, int8_head_len},
+        kv_format::{DequantizedSpan, Int8Kv, KvView, Numbers, int8_head_len},
         kv_layout::BLOCK_SIZE,
         layer::AttentionLayer,
-        softmax::State,
-        span::{CapScores, Scores},
+        softmax::SoftmaxState,
+        span::{CapScores, TileScores},
         span_types::{Block, KvFormat, PerToken, SPAN, SPAN_BLOCKS, Scales, Span},
         work_items::{ITEM_ROWS, Item, first_visible},
     },
@@ -29,9 +29,9 @@ use std::ops::Range;
 
 /// Work in `bf16`, by dot products of pairs if the machine has them: queries stay pairs, as keys are, and
 /// weights become pairs, as values are. Other bits than those of single numbers, the same for all rows.
-pub struct PerhapsInPairs<'a>(pub(crate) Attend<'a, bf16>);
+pub struct Bf16DotOrFma<'a>(pub(crate) Attend<'a, bf16>);
 
-impl Kernel for PerhapsInPairs<'_> {
+impl Kernel for Bf16DotOrFma<'_> {
     type Output = ();
 
     const USES_BF16: bool = true;
@@ -94,8 +94,8 @@ struct Scratch<F: Zeroable + Copy> {
 impl<F: Zeroable + Copy> Scratch<F> {
     /// The state of the tile that has rows `first..first + R`.
     #[inline(always)]
-    fn state<const R: usize>(&mut self, first: usize, head_dim: usize) -> State<'_, R> {
-        State {
+    fn state<const R: usize>(&mut self, first: usize, head_dim: usize) -> SoftmaxState<'_, R> {
+        SoftmaxState {
             m: self.m[first..].first_chunk_mut().expect("a tile"),
             d: self.d[first..].first_chunk_mut().expect("a tile"),
             o: &mut self.o[first * head_dim..(first + R) * head_dim],
@@ -116,9 +116,9 @@ impl<T: Element> Attend<'_, T> {
     #[inline(always)]
     fn run_kept<I: Isa, F: Operand<T::Packed>>(&self) {
         match self.layer.cache {
-            Stored::Numbers(_) => self.run_with::<I, F, Numbers>(Widened::new(0)),
-            Stored::Int8(_) => {
-                self.run_with::<I, F, Codes>(Widened::new(self.layer.shape.head_dim));
+            KvView::Numbers(_) => self.run_with::<I, F, Numbers>(DequantizedSpan::new(0)),
+            KvView::Int8(_) => {
+                self.run_with::<I, F, Int8Kv>(DequantizedSpan::new(self.layer.shape.head_dim));
             }
         }
     }
@@ -127,7 +127,7 @@ impl<T: Element> Attend<'_, T> {
     #[inline(always)]
     fn run_with<I: Isa, F: Operand<T::Packed>, K: KvFormat>(
         &self,
-        mut widened: Widened<T::Packed>,
+        mut widened: DequantizedSpan<T::Packed>,
     ) {
         let rows = ITEM_ROWS.max(self.group);
         let numbers = rows * self.layer.shape.head_dim;
@@ -166,7 +166,7 @@ impl<T: Element> Attend<'_, T> {
         &self,
         item: &Item,
         next: &Item,
-        widened: &mut Widened<T::Packed>,
+        widened: &mut DequantizedSpan<T::Packed>,
         scratch: &mut Scratch<F>,
     ) {
         let head_dim = self.layer.shape.head_dim;
@@ -214,7 +214,7 @@ impl<T: Element> Attend<'_, T> {
     /// Span `index` of an item's row, and where the same of `next` lies.
     #[inline(always)]
     fn span(&self, ((item, index), next): Places<'_>) -> Span<'_, T::Packed> {
-        let Stored::Numbers(cache) = self.layer.cache else {
+        let KvView::Numbers(cache) = self.layer.cache else {
             unreachable!("codes are widened")
         };
         let head_len = self.layer.shape.head_len();
@@ -240,9 +240,9 @@ impl<T: Element> Attend<'_, T> {
     fn widen<'w, I: Isa>(
         &self,
         ((item, index), next): Places<'_>,
-        widened: &'w mut Widened<T::Packed>,
+        widened: &'w mut DequantizedSpan<T::Packed>,
     ) -> (Span<'w, T::Packed>, Scales<'w>) {
-        let Stored::Int8(cache) = self.layer.cache else {
+        let KvView::Int8(cache) = self.layer.cache else {
             unreachable!("numbers are as they are")
         };
         let head_len = int8_head_len(self.layer.shape.head_dim);
@@ -324,7 +324,7 @@ impl<T: Element> Attend<'_, T> {
         let (q, _) = scratch.q[first * len..(first + R) * len].as_chunks::<R>();
         let tile_scores = scratch.scores.first_chunk_mut().expect("a tile");
         let seen = visible.iter().map(|visible| visible.end).max().unwrap_or(0);
-        noinline::<I, _>(Scores::<F, T::Packed, K, R, N, B> {
+        noinline::<I, _>(TileScores::<F, T::Packed, K, R, N, B> {
             q,
             span,
             num_blocks: seen.div_ceil(BLOCK_SIZE),
@@ -343,7 +343,7 @@ impl<T: Element> Attend<'_, T> {
             });
             (scale, scales.keys) = (1.0, Scales::NONE.keys);
         }
-        let mut state = State {
+        let mut state = SoftmaxState {
             m: scratch.m[first..].first_chunk_mut().expect("a tile"),
             d: scratch.d[first..].first_chunk_mut().expect("a tile"),
             o: &mut scratch.o[first * head_dim..(first + R) * head_dim],

@@ -6,7 +6,7 @@
 //!   tokens  [ sequence 0 | sequence 1          | sequence 2 ]      starts  [0, 4, 11, 15]
 //! ```
 //!
-//! A head of a sequence is one item of work: its keys are transposed and its values widened once, then [`ROWS`] queries
+//! A head of a sequence is one item of work: its keys are transposed and its values widened once, then [`QUERY_ROWS`] queries
 //! at a time score all tokens, in registers. Every score, sum and output is one chain in the order of absolute positions
 //! of the sequence.
 
@@ -28,7 +28,7 @@ use crate::{
 use std::ops::Range;
 
 /// Queries that are computed together.
-const ROWS: usize = 4;
+const QUERY_ROWS: usize = 4;
 
 /// Registers of a query's scores, or of its output, that are summed together.
 const REGISTERS: usize = 2;
@@ -38,7 +38,7 @@ const STEP: usize = REGISTERS * BLOCK;
 
 /// What holds for all sequences of a layer.
 #[derive(Clone, Copy)]
-pub struct Full<'a> {
+pub struct Bidirectional<'a> {
     /// Of queries; keys and values may have fewer, each for as many heads of queries that lie side by side.
     pub num_heads: usize,
     /// Factor of the scores.
@@ -61,7 +61,7 @@ pub fn full_attention<T: Element>(
     key: Rows<'_, T>,
     value: Rows<'_, T>,
     starts: &[i32],
-    layer: Full<'_>,
+    layer: Bidirectional<'_>,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
     let (len, width) = (query.len(), query.width());
@@ -144,7 +144,7 @@ struct Head<'a, T> {
     query: Rows<'a, T>,
     key: Rows<'a, T>,
     value: Rows<'a, T>,
-    layer: Full<'a>,
+    layer: Bidirectional<'a>,
     tokens: Range<usize>,
     head: usize,
     kv_head: usize,
@@ -153,7 +153,7 @@ struct Head<'a, T> {
     stride: usize,
 }
 
-/// Memory of a head: keys `[head_dim][n]`, values `[n][coordinates]`, queries `[ROWS][head_dim]`, scores `[ROWS][n]`.
+/// Memory of a head: keys `[head_dim][n]`, values `[n][coordinates]`, queries `[QUERY_ROWS][head_dim]`, scores `[QUERY_ROWS][n]`.
 struct Memory<'a> {
     keys: &'a mut [f32],
     values: &'a mut [f32],
@@ -172,7 +172,12 @@ impl<T: Element> Kernel for Head<'_, T> {
     fn run<I: Isa>(self) {
         let n = self.tokens.len().next_multiple_of(STEP);
         let width = self.head_dim.next_multiple_of(STEP);
-        let sizes = [self.head_dim * n, n * width, ROWS * self.head_dim, ROWS * n];
+        let sizes = [
+            self.head_dim * n,
+            n * width,
+            QUERY_ROWS * self.head_dim,
+            QUERY_ROWS * n,
+        ];
         let mut scratch = f32::take_scratch(sizes.iter().sum());
         let (keys, rest) = scratch.split_at_mut(sizes[0]);
         let (values, rest) = rest.split_at_mut(sizes[1]);
@@ -186,7 +191,7 @@ impl<T: Element> Kernel for Head<'_, T> {
             width,
         };
         self.fill(&mut memory);
-        for first in (0..self.tokens.len()).step_by(ROWS) {
+        for first in (0..self.tokens.len()).step_by(QUERY_ROWS) {
             self.attend::<I>(first, &mut memory);
         }
         f32::return_scratch(scratch);
@@ -231,7 +236,7 @@ impl<T: Element> Head<'_, T> {
     #[inline(always)]
     fn attend<I: Isa>(&self, first: usize, memory: &mut Memory<'_>) {
         let len = self.tokens.len();
-        let rows = ROWS.min(len - first);
+        let rows = QUERY_ROWS.min(len - first);
         let scale = self.layer.scale * std::f32::consts::LOG2_E;
         memory.queries[rows * self.head_dim..].fill(0.0);
         for row in 0..rows {
@@ -250,7 +255,7 @@ impl<T: Element> Head<'_, T> {
         // By absolute positions: the order of no sum depends on which queries travel together.
         let whole = seen.start / STEP * STEP..seen.end.next_multiple_of(STEP);
         scores::<I>(memory, self.head_dim, whole.clone());
-        let mut sums = [0.0; ROWS];
+        let mut sums = [0.0; QUERY_ROWS];
         for (row, sum) in sums.iter_mut().enumerate().take(rows) {
             *sum = self.weigh::<I>(
                 first + row,
@@ -327,12 +332,12 @@ impl<T: Element> Head<'_, T> {
 fn scores<I: Isa>(memory: &mut Memory<'_>, head_dim: usize, tokens: Range<usize>) {
     let n = memory.n;
     for start in tokens.step_by(REGISTERS * I::LANES) {
-        let mut sums = [[I::splat(0.0); REGISTERS]; ROWS];
+        let mut sums = [[I::splat(0.0); REGISTERS]; QUERY_ROWS];
         for coordinate in 0..head_dim {
             let line = &memory.keys[coordinate * n + start..][..REGISTERS * I::LANES];
             let keys: [I::Vector; REGISTERS] =
                 std::array::from_fn(|r| I::load(&line[r * I::LANES..]));
-            for row in 0..ROWS {
+            for row in 0..QUERY_ROWS {
                 let query = I::splat(memory.queries[row * head_dim + coordinate]);
                 for register in 0..REGISTERS {
                     sums[row][register] =
@@ -340,7 +345,7 @@ fn scores<I: Isa>(memory: &mut Memory<'_>, head_dim: usize, tokens: Range<usize>
                 }
             }
         }
-        for row in 0..ROWS {
+        for row in 0..QUERY_ROWS {
             for register in 0..REGISTERS {
                 let place = row * n + start + register * I::LANES;
                 I::store(sums[row][register], &mut memory.scores[place..]);
@@ -355,14 +360,14 @@ fn outputs<I: Isa>(
     memory: &Memory<'_>,
     start: usize,
     tokens: Range<usize>,
-) -> [[I::Vector; REGISTERS]; ROWS] {
+) -> [[I::Vector; REGISTERS]; QUERY_ROWS] {
     let (n, width) = (memory.n, memory.width);
-    let mut sums = [[I::splat(0.0); REGISTERS]; ROWS];
+    let mut sums = [[I::splat(0.0); REGISTERS]; QUERY_ROWS];
     for token in tokens {
         let line = &memory.values[token * width + start..][..REGISTERS * I::LANES];
         let values: [I::Vector; REGISTERS] =
             std::array::from_fn(|r| I::load(&line[r * I::LANES..]));
-        for row in 0..ROWS {
+        for row in 0..QUERY_ROWS {
             let weight = I::splat(memory.scores[row * n + token]);
             for register in 0..REGISTERS {
                 sums[row][register] =

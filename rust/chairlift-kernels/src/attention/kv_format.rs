@@ -31,7 +31,7 @@ const HALF_SCALES: usize = BLOCK_SIZE * size_of::<f32>();
 
 /// One layer's cache.
 #[derive(Debug, Clone, Copy)]
-pub enum Stored<'a, T> {
+pub enum KvView<'a, T> {
     /// As [`crate::attention::kv_layout`] has them.
     Numbers(&'a [T]),
     /// As this module has them.
@@ -42,7 +42,7 @@ pub enum Stored<'a, T> {
 pub struct Numbers;
 
 /// As eight-bit codes.
-pub struct Codes;
+pub struct Int8Kv;
 
 impl KvFormat for Numbers {
     const IS_INT8: bool = false;
@@ -53,7 +53,7 @@ impl KvFormat for Numbers {
     }
 }
 
-impl KvFormat for Codes {
+impl KvFormat for Int8Kv {
     const IS_INT8: bool = true;
 
     #[inline(always)]
@@ -62,7 +62,7 @@ impl KvFormat for Codes {
     }
 }
 
-impl<T: Element> Stored<'_, T> {
+impl<T: Element> KvView<'_, T> {
     /// Checks the cache against its shape.
     pub(crate) fn check(&self, shape: CacheShape) -> Result<(), ArgumentError> {
         match self {
@@ -132,14 +132,14 @@ fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
 }
 
 /// Memory for a span of codes as numbers.
-pub(crate) struct Widened<P: Packed> {
+pub(crate) struct DequantizedSpan<P: Packed> {
     /// Of each block keys, then values.
     units: Aligned<P>,
     keys: PerToken<f32>,
     values: PerToken<f32>,
 }
 
-impl<P: Packed> Widened<P> {
+impl<P: Packed> DequantizedSpan<P> {
     pub(crate) fn new(head_dim: usize) -> Self {
         let numbers = SPAN_BLOCKS * 2 * BLOCK_SIZE * head_dim;
         Self {
@@ -208,7 +208,7 @@ mod tests {
     use crate::gemm::operand::Operand;
     use crate::isa::dispatch::{Kernel, dispatch};
 
-    struct Widen<'a, P: Packed>(&'a mut Widened<P>, &'a [i8]);
+    struct Widen<'a, P: Packed>(&'a mut DequantizedSpan<P>, &'a [i8]);
 
     impl<P: Packed> Kernel for Widen<'_, P> {
         type Output = ();
@@ -239,7 +239,7 @@ mod tests {
             let head = &mut cache[token / BLOCK_SIZE * len..][..len];
             pack_int8(head, token % BLOCK_SIZE, &key(token), &value(token));
         }
-        let mut widened = Widened::<T::Packed>::new(head_dim);
+        let mut widened = DequantizedSpan::<T::Packed>::new(head_dim);
         dispatch(Widen(&mut widened, &cache));
         let codes: Vec<f32> = (0..widened.units.len() * depth)
             .map(|place| widened.units[place / depth].number(place % depth))

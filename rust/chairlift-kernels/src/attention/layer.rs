@@ -1,12 +1,12 @@
 //! One layer's cache and how to attend to it.
 
-use crate::attention::{kv_format::Stored, kv_layout::CacheShape};
+use crate::attention::{kv_format::KvView, kv_layout::CacheShape};
 
 /// One layer's cache and how to attend to it.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionLayer<'a, T> {
     /// Keys and values.
-    pub cache: Stored<'a, T>,
+    pub cache: KvView<'a, T>,
     /// Shape of `cache`.
     pub shape: CacheShape,
     /// Operand of the scores; positive.
@@ -22,7 +22,7 @@ pub struct AttentionLayer<'a, T> {
 impl<'a, T> AttentionLayer<'a, T> {
     /// Attention to all tokens, with nothing else done to the scores.
     #[must_use]
-    pub fn new(cache: Stored<'a, T>, shape: CacheShape, scale: f32) -> Self {
+    pub fn new(cache: KvView<'a, T>, shape: CacheShape, scale: f32) -> Self {
         Self {
             cache,
             shape,

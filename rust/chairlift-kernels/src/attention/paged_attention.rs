@@ -11,13 +11,13 @@
 //!   item 1       <------- sees ------------------------------------------->
 //! ```
 //!
-//! Spans of four blocks lie at absolute positions and are processed left to right, one [`State::update`]
+//! Spans of four blocks lie at absolute positions and are processed left to right, one [`SoftmaxState::update`]
 //! each, so that a query computes the same bits in a decode and in any chunk.
 
 use crate::{
     Element,
     attention::{
-        attend::{Attend, PerhapsInPairs},
+        attend::{Attend, Bf16DotOrFma},
         kv_layout::CacheShape,
         layer::AttentionLayer,
         work_items::{Sequences, shares, work_items},
@@ -104,6 +104,6 @@ impl AttentionElement for f32 {
 
 impl AttentionElement for bf16 {
     fn attend(share: Attend<'_, Self>) {
-        dispatch(PerhapsInPairs(share));
+        dispatch(Bf16DotOrFma(share));
     }
 }

@@ -27,7 +27,7 @@ use std::ops::Range;
 const SLACK: f32 = 8.0;
 
 /// The states of R queries.
-pub struct State<'a, const R: usize> {
+pub struct SoftmaxState<'a, const R: usize> {
     /// A score so far; none is more than [`SLACK`] above it.
     pub m: &'a mut [f32; R],
     /// Denominator relative to `m`, in as many parts as a block has tokens: only `normalize` joins them.
@@ -36,7 +36,7 @@ pub struct State<'a, const R: usize> {
     pub o: &'a mut [f32],
 }
 
-impl<const R: usize> State<'_, R> {
+impl<const R: usize> SoftmaxState<'_, R> {
     /// Becomes the state of no token.
     #[inline(always)]
     pub fn clear(&mut self) {
@@ -68,7 +68,7 @@ impl<const R: usize> State<'_, R> {
         for r in 0..R {
             if !visible[r].is_empty() {
                 let weights = &mut weights[r];
-                factors[r] = self.weigh::<I, F, P, K>(
+                factors[r] = self.softmax_weights::<I, F, P, K>(
                     r,
                     &mut scores[r],
                     scale,
@@ -94,7 +94,7 @@ impl<const R: usize> State<'_, R> {
     /// Makes weights of the scores of query `r` that are visible, and adds them to its denominator; gives what its
     /// `o` is to be multiplied by.
     #[inline(always)]
-    fn weigh<I: Isa, F: Operand<P>, P: Packed, K: KvFormat>(
+    fn softmax_weights<I: Isa, F: Operand<P>, P: Packed, K: KvFormat>(
         &mut self,
         r: usize,
         scores: &mut PerToken<f32>,

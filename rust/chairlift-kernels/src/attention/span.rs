@@ -36,7 +36,7 @@ fn prefetch_units<P: Packed, K: KvFormat>(half: *const u8, start: usize, len: us
 /// Scores of R queries and the tokens of the first `num_blocks` of a span.
 ///
 /// N registers hold a number for each token of a block, and B blocks are taken at a time.
-pub(crate) struct Scores<'a, F, P, K, const R: usize, const N: usize, const B: usize> {
+pub(crate) struct TileScores<'a, F, P, K, const R: usize, const N: usize, const B: usize> {
     /// `[head_dim / DEPTH][R]`
     pub q: &'a [[F; R]],
     pub span: &'a Span<'a, P>,
@@ -46,7 +46,7 @@ pub(crate) struct Scores<'a, F, P, K, const R: usize, const N: usize, const B: u
 }
 
 impl<F: Operand<P>, P: Packed, K: KvFormat, const R: usize, const N: usize, const B: usize> Kernel
-    for Scores<'_, F, P, K, R, N, B>
+    for TileScores<'_, F, P, K, R, N, B>
 {
     type Output = ();
 

@@ -24,9 +24,9 @@ use crate::{
 const DEPTH: usize = <bf16 as Element>::Packed::DEPTH;
 
 /// A share of a `bf16` layer's work, in pairs if the machine can.
-pub(crate) struct PerhapsInPairs<'a>(pub(crate) Share<'a, PlainProduct<'a, bf16>>);
+pub(crate) struct Bf16DotOrFma<'a>(pub(crate) Share<'a, PlainProduct<'a, bf16>>);
 
-impl Kernel for PerhapsInPairs<'_> {
+impl Kernel for Bf16DotOrFma<'_> {
     type Output = ();
 
     const USES_BF16: bool = true;

@@ -8,7 +8,7 @@ use crate::{
     Element, bf16,
     error::{ArgumentError, expect_equal},
     gemm::{
-        bf16_pairs::PerhapsInPairs,
+        bf16_pairs::Bf16DotOrFma,
         panels::Share,
         plain_product::{PlainProduct, PlainWeights},
         register_tile::panel_width,
@@ -107,5 +107,5 @@ macro_rules! implement {
 
 implement! {
     f32: std::convert::identity;
-    bf16: PerhapsInPairs;
+    bf16: Bf16DotOrFma;
 }

@@ -5,7 +5,7 @@ use chairlift_kernels::{
     Element, Rows, RowsMut,
     attention::{
         kv_format::Numbers,
-        softmax::State,
+        softmax::SoftmaxState,
         span_types::{Block, PerToken, SPAN, Scales, Span},
     },
     bf16,
@@ -327,7 +327,7 @@ impl Algebra<'_> {
     #[inline(always)]
     fn run_with<I: Isa, const N: usize, const V: usize>(self) -> Vec<f32> {
         let (mut m, mut d, mut o) = ([0.0], [[0.0; 16]], vec![0.0; 16]);
-        let mut state = State {
+        let mut state = SoftmaxState {
             m: &mut m,
             d: &mut d,
             o: &mut o,

@@ -3,7 +3,7 @@
 use crate::oracle::{assert_close, bits, numbers, rounding, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut,
-    attention::full::{Full, full_attention},
+    attention::full::{Bidirectional, full_attention},
     bf16,
 };
 
@@ -33,7 +33,7 @@ fn attention<T: Element>(case: &Case, fused: &[T], lengths: &[usize], bias: &[f3
         Rows::new(data, tokens, width, 3 * width).expect("it fits")
     };
     let mut out = vec![T::from_f32(f32::NAN); tokens * width];
-    let layer = Full {
+    let layer = Bidirectional {
         num_heads: case.heads,
         scale: 0.3,
         reach: case.reach,
@@ -141,7 +141,7 @@ fn packed_sequences_agree_with_float64() {
 fn wrong_starts_are_refused() {
     let x = [0.0_f32; 4 * 16];
     let rows = Rows::contiguous(&x, 16);
-    let layer = Full {
+    let layer = Bidirectional {
         num_heads: 1,
         scale: 1.0,
         reach: None,
@@ -170,7 +170,7 @@ fn wrong_starts_are_refused() {
 fn a_bias_for_shorter_sequences_is_refused() {
     let x = [0.0_f32; 4 * 16];
     let (rows, bias) = (Rows::contiguous(&x, 16), [0.0; 5]);
-    let layer = Full {
+    let layer = Bidirectional {
         num_heads: 1,
         scale: 1.0,
         reach: None,

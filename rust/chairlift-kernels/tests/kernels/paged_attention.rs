@@ -4,7 +4,7 @@ use crate::oracle::{assert_close, bits, numbers, permutation, rounding, wide};
 use chairlift_kernels::{
     ArgumentError, Rows, RowsMut,
     attention::{
-        kv_format::Stored,
+        kv_format::KvView,
         kv_layout::{BLOCK_SIZE, CacheShape},
         kv_write::kv_write,
         layer::AttentionLayer,
@@ -121,7 +121,7 @@ impl<T: AttentionElement> World<T> {
             window: self.window,
             soft_cap: self.soft_cap,
             sinks: (!self.sinks.is_empty()).then_some(&self.sinks[..]),
-            ..AttentionLayer::new(Stored::Numbers(&self.cache), self.shape, self.scale())
+            ..AttentionLayer::new(KvView::Numbers(&self.cache), self.shape, self.scale())
         }
     }
 
