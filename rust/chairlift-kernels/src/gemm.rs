@@ -1,7 +1,7 @@
 //! Linear layers: `out = x W^T + b`, one weight matrix packed once and read once per step.
 //!
 //! - [`linear`] holds layers in `f32` and `bf16` (`bf16_pairs`: by dot products of pairs), [`grouped`] those of four and
-//!   eight bits; `codes` is their arithmetic, [`quantize`] and [`blocks`] where their weights come from.
+//!   eight bits; `quants` is their arithmetic, [`quantize`] and [`blocks`] where their weights come from.
 //! - [`layer`] is any of them, and [`experts`] a mixture of small ones.
 //! - [`panels`] walks over the packed weights, which `shares` gives to threads; [`accumulator`] is the inner loop in
 //!   registers; [`operand`] is what a row brings to it.
@@ -16,7 +16,6 @@ pub mod accumulator;
 mod amx_gemm;
 mod bf16_pairs;
 pub mod blocks;
-mod codes;
 pub mod experts;
 pub mod grouped;
 pub mod layer;
@@ -26,6 +25,7 @@ pub mod operand;
 pub mod panels;
 mod plain_product;
 pub mod quantize;
+mod quants;
 mod register_tile;
 mod shares;
 pub mod weight_format;

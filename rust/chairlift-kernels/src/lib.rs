@@ -15,7 +15,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | linear layer, f32 | `gemm/linear.rs` | the same | the same | the same |
 //! | linear layer, bf16 | `gemm/linear.rs` | the same | `gemm/bf16_pairs.rs` | `gemm/amx_gemm.rs` |
-//! | linear layer, four and eight bits | `gemm/grouped.rs`, `gemm/codes.rs` | the same (`HAS_DOT`) | as VNNI | as VNNI |
+//! | linear layer, four and eight bits | `gemm/grouped.rs`, `gemm/quants.rs` | the same (`HAS_DOT`) | as VNNI | as VNNI |
 //! | mixture of experts | `gemm/experts.rs`, over any of the layers | the same | the same | the same |
 //! | adapters (`LoRA`), f32 and bf16 | `gemm/low_rank.rs` | the same | the same | the same |
 //! | attention, bf16 or f32 cache | `attention/span.rs` | the same | pairs: `gemm/operand.rs` | as pairs |

@@ -48,7 +48,7 @@ pub enum Ahead {
 impl<'a, P> Panel<'a, P> {
     /// B as lines of `width` units.
     #[inline(always)]
-    pub fn lines(&self, width: usize) -> Lines<'a, P> {
+    pub fn lines(&self, width: usize) -> PanelLines<'a, P> {
         let rest = self.units;
         let start = rest.as_ptr();
         let (next, tiles) = match self.ahead {
@@ -58,7 +58,7 @@ impl<'a, P> Panel<'a, P> {
                 (start.wrapping_add(rest.len() + part), tiles)
             }
         };
-        Lines {
+        PanelLines {
             rest,
             width,
             next,
@@ -79,7 +79,7 @@ const fn piece<P>(width: usize) -> usize {
 }
 
 /// Lines of a [`Panel`].
-pub struct Lines<'a, P> {
+pub struct PanelLines<'a, P> {
     rest: &'a [P],
     width: usize,
     /// Where the next piece begins.
@@ -90,7 +90,7 @@ pub struct Lines<'a, P> {
     every: usize,
 }
 
-impl<P> Lines<'_, P> {
+impl<P> PanelLines<'_, P> {
     /// Prefetches what is due after a line of B. A long line is prefetched in pieces, spread over the lines that are read: a
     /// core keeps few requests to memory, and stalls when more are made at once.
     #[inline(always)]
@@ -111,7 +111,7 @@ impl<P> Lines<'_, P> {
     }
 }
 
-impl<'a, P> Iterator for Lines<'a, P> {
+impl<'a, P> Iterator for PanelLines<'a, P> {
     type Item = &'a [P];
 
     #[inline(always)]
@@ -125,7 +125,7 @@ impl<'a, P> Iterator for Lines<'a, P> {
 
 /// What a tile of a linear layer keeps in registers, two of each per row.
 #[derive(Clone, Copy)]
-pub(crate) enum Tile {
+pub(crate) enum TileKind {
     /// Sums of numbers.
     Floats,
     /// Sums by dot products of pairs.
@@ -134,7 +134,7 @@ pub(crate) enum Tile {
     Groups,
 }
 
-impl Tile {
+impl TileKind {
     /// Rows of a tile at most.
     pub(crate) const fn max_rows<I: Isa>(self) -> usize {
         match self {
@@ -174,7 +174,7 @@ pub(crate) const STRIP: usize = 64;
 pub fn accumulate<I: Isa, F: Operand<P>, P: Packed, const R: usize, const N: usize>(
     sums: Sums<I, R, N>,
     a: &[[[F; STRIP]; R]],
-    mut b: Lines<'_, P>,
+    mut b: PanelLines<'_, P>,
 ) -> Sums<I, R, N> {
     let mut sums = sums;
     let parts = P::DEPTH / F::DEPTH;

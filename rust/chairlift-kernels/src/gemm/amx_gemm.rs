@@ -27,7 +27,7 @@ pub(crate) trait TiledProduct: Product<Unit = u32> {
     fn in_features(&self) -> usize;
 
     /// Packs a row of the input: 16 words at the start of each line, one line per step.
-    fn pack_line(&self, row: usize, lines: Lines<'_>);
+    fn pack_line(&self, row: usize, lines: TileLines<'_>);
 
     /// What the sums of a panel start with.
     fn starts(&self, panel: usize, width: usize) -> &[f32];
@@ -37,7 +37,7 @@ pub(crate) trait TiledProduct: Product<Unit = u32> {
 }
 
 /// The lines of a row in packed inputs.
-pub(crate) type Lines<'a> = std::slice::ChunksMut<'a, u32>;
+pub(crate) type TileLines<'a> = std::slice::ChunksMut<'a, u32>;
 
 /// Values of `k` in a step.
 const STEP_DEPTH: usize = amx::WORDS * amx::DEPTH;

@@ -7,8 +7,8 @@
 use crate::{
     bf16,
     gemm::{
-        accumulator::{Ahead, STRIP, Sums, Tile, accumulate},
-        amx_gemm::{Lines, TiledProduct},
+        accumulator::{Ahead, STRIP, Sums, TileKind, accumulate},
+        amx_gemm::{TileLines, TiledProduct},
         panels::{Product, Share},
         plain_product::PlainProduct,
         register_tile::REGISTERS,
@@ -53,7 +53,7 @@ pub(crate) struct PairProduct<'a>(pub(crate) PlainProduct<'a, bf16>);
 impl Product for PairProduct<'_> {
     type Unit = u32;
 
-    const TILE: Tile = Tile::Pairs;
+    const TILE: TileKind = TileKind::Pairs;
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {
@@ -108,7 +108,7 @@ impl TiledProduct for PairProduct<'_> {
     }
 
     #[inline(always)]
-    fn pack_line(&self, row: usize, lines: Lines<'_>) {
+    fn pack_line(&self, row: usize, lines: TileLines<'_>) {
         let (steps, _) = self.0.x.row(row).as_chunks::<32>();
         for (line, numbers) in lines.zip(steps) {
             copy(numbers, line);

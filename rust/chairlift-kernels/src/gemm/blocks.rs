@@ -8,8 +8,8 @@ use crate::{
     Rows, RowsMut,
     error::{ArgumentError, expect_equal},
     gemm::{
-        codes::FLOATS,
-        quantize::{GROUP, Group, GroupSource, Multiple},
+        quantize::{BlockScale, GROUP, Group, GroupSource},
+        quants::FLOATS,
         weight_format::{Format, WeightFormat, with_format},
     },
 };
@@ -115,7 +115,7 @@ pub fn dequantize(
         for (row, out) in part {
             for (index, weights) in out.chunks_exact_mut(GROUP).enumerate() {
                 let group = source.group(row, index);
-                for (k, (weight, code)) in weights.iter_mut().zip(group.codes).enumerate() {
+                for (k, (weight, code)) in weights.iter_mut().zip(group.quants).enumerate() {
                     let code = (i32::from(code) - offset) as f32;
                     *weight = group.scales[2 * k / GROUP].value() * code + group.min.value();
                 }
@@ -174,11 +174,11 @@ impl GroupSource for BlockRows<'_> {
     }
 }
 
-fn multiple(count: f32, factor: f32) -> Multiple {
-    Multiple { count, factor }
+fn multiple(count: f32, factor: f32) -> BlockScale {
+    BlockScale { count, factor }
 }
 
-fn codes(code: impl Fn(usize) -> u8) -> [u8; GROUP] {
+fn quants(code: impl Fn(usize) -> u8) -> [u8; GROUP] {
     std::array::from_fn(code)
 }
 
@@ -189,16 +189,16 @@ fn number(bytes: &[u8]) -> f32 {
 /// A block that begins with its scale.
 fn scaled(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
     Group {
-        codes: codes(code),
-        scales: [Multiple::of_one(number(block)); 2],
-        min: Multiple::ZERO,
+        quants: quants(code),
+        scales: [BlockScale::of_one(number(block)); 2],
+        min: BlockScale::ZERO,
     }
 }
 
 /// A block that begins with its scale and minimum.
 fn affine(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
     Group {
-        min: Multiple::of_one(number(&block[2..])),
+        min: BlockScale::of_one(number(&block[2..])),
         ..scaled(block, code)
     }
 }
@@ -208,9 +208,9 @@ fn affine_wide(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
     let number =
         |at: usize| f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     Group {
-        codes: codes(code),
-        scales: [Multiple::of_one(number(0)); 2],
-        min: Multiple::of_one(number(4)),
+        quants: quants(code),
+        scales: [BlockScale::of_one(number(0)); 2],
+        min: BlockScale::of_one(number(4)),
     }
 }
 
@@ -224,9 +224,9 @@ fn floats(block: &[u8]) -> Group {
         (exponent - 1) << 23
     };
     Group {
-        codes: codes(|k| FLOATS[usize::from(nibble(&block[1..], k))]),
-        scales: [Multiple::of_one(f32::from_bits(bits)); 2],
-        min: Multiple::ZERO,
+        quants: quants(|k| FLOATS[usize::from(nibble(&block[1..], k))]),
+        scales: [BlockScale::of_one(f32::from_bits(bits)); 2],
+        min: BlockScale::ZERO,
     }
 }
 
@@ -259,7 +259,7 @@ fn k_quant(block: &[u8], part: usize, code: impl Fn(usize) -> u8) -> Group {
         )
     };
     Group {
-        codes: codes(code),
+        quants: quants(code),
         scales: [multiple(f32::from(scale), number(block)); 2],
         min: multiple(f32::from(min), -number(&block[2..])),
     }
@@ -276,8 +276,10 @@ fn q6_k(block: &[u8], part: usize) -> Group {
         multiple(f32::from(count), factor)
     };
     Group {
-        codes: codes(|k| low[k] >> (4 * (quarter / 2)) & 15 | (high[k] >> (2 * quarter) & 3) << 4),
+        quants: quants(|k| {
+            low[k] >> (4 * (quarter / 2)) & 15 | (high[k] >> (2 * quarter) & 3) << 4
+        }),
         scales: [scale(0), scale(1)],
-        min: Multiple::ZERO,
+        min: BlockScale::ZERO,
     }
 }

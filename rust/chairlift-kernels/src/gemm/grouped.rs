@@ -16,11 +16,11 @@ use crate::{
     Element,
     error::{ArgumentError, expect_equal},
     gemm::{
-        accumulator::{Ahead, Panel, Sums, Tile},
+        accumulator::{Ahead, Panel, Sums, TileKind},
         blocks::{BlockRows, BlockType},
-        codes::{Codes, InputWords},
         panels::{Product, Scratch, Share, expect_weight, packed_panels, padded_bias},
         quantize::{GROUP, GroupSource, Quantization, QuantizedRows},
+        quants::{InputWords, Quants},
         register_tile::{REGISTERS, panel_width},
         shares::{Target, split_panels},
         weight_format::{
@@ -188,7 +188,7 @@ impl<S: GroupSource, F: Format> Kernel for PackPanel<'_, S, F> {
             let groups = groups.chunks_exact_mut(words_per_group::<F>(self.width));
             for (index, words) in groups.enumerate() {
                 let group = self.source.group(row, index);
-                let every = F::Numbers::FACTOR_GROUPS;
+                let every = F::Numbers::SUPER_BLOCK_GROUPS;
                 if every > 0 && index.is_multiple_of(every) {
                     let len = factor_words::<F>(self.width);
                     let shared = &mut factors[index / every * len..][..len];
@@ -204,7 +204,7 @@ impl<S: GroupSource, F: Format> Kernel for PackPanel<'_, S, F> {
                     F::Numbers::put(number, column, numbers);
                     words = rest;
                 }
-                F::Codes::pack(&group.codes, column, self.width, words);
+                F::Quants::pack(&group.quants, column, self.width, words);
             }
         }
     }
@@ -220,7 +220,7 @@ struct GroupedProduct<'a, F> {
 impl<F: Format> Product for GroupedProduct<'_, F> {
     type Unit = u32;
 
-    const TILE: Tile = Tile::Groups;
+    const TILE: TileKind = TileKind::Groups;
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {
@@ -280,7 +280,7 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
             totals = add_group::<I, F, R>(totals, x, factors, group);
             inputs = rest;
             index += 1;
-            let every = F::Numbers::FACTOR_GROUPS;
+            let every = F::Numbers::SUPER_BLOCK_GROUPS;
             if every > 0 && index % every == 0 {
                 factors = &factors[factor_words::<F>(width)..];
             }
@@ -306,13 +306,13 @@ fn add_group<I: Isa, F: Format, const R: usize>(
     let factors = &factors[..factor_words::<F>(width)];
     let x = InputWords::new(x, input_words::<I, F>());
     let inputs = x.skip(head_words::<F>());
-    let (numbers, codes) = group.split_at(group.len() - F::Codes::LINES * width);
+    let (numbers, quants) = group.split_at(group.len() - F::Quants::LINES * width);
     let mut totals = totals;
     for part in 0..F::PARTS {
         let starts = (!F::HAS_MINIMA).then(|| x.skip(1 + part));
-        let inputs = inputs.skip(part * F::Codes::input_words::<I>() / F::PARTS);
-        let codes = &codes[part * codes.len() / F::PARTS..][..codes.len() / F::PARTS];
-        let sums = F::Codes::sums::<I, R>(starts, inputs, codes);
+        let inputs = inputs.skip(part * F::Quants::input_words::<I>() / F::PARTS);
+        let quants = &quants[part * quants.len() / F::PARTS..][..quants.len() / F::PARTS];
+        let sums = F::Quants::sums::<I, R>(starts, inputs, quants);
         let scales = load_numbers::<I, F>(&numbers[part * len..], factors);
         for r in 0..R {
             let unit = I::from_bits(I::broadcast_word(x.word(r, 0)));

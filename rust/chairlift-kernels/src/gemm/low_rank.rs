@@ -26,7 +26,7 @@ use crate::{
 use std::ops::Range;
 
 /// Packed numbers of an update for neighbouring outputs of a layer.
-struct Part<T: Element> {
+struct LowRankPart<T: Element> {
     rank: usize,
     outputs: Range<usize>,
     scale: f32,
@@ -34,7 +34,7 @@ struct Part<T: Element> {
     b: Aligned<T::Packed>,
 }
 
-impl<T: Element> Part<T> {
+impl<T: Element> LowRankPart<T> {
     /// Panels of the rank.
     fn hidden_panels(&self) -> usize {
         self.rank.div_ceil(BLOCK)
@@ -54,7 +54,7 @@ impl<T: Element> Part<T> {
 pub struct LowRank<T: Element> {
     in_features: usize,
     out_features: usize,
-    parts: Vec<Part<T>>,
+    parts: Vec<LowRankPart<T>>,
 }
 
 impl<T: Element> LowRank<T> {
@@ -93,7 +93,7 @@ impl<T: Element> LowRank<T> {
                 format_args!("{outputs:?}"),
             ));
         }
-        self.parts.push(Part {
+        self.parts.push(LowRankPart {
             rank,
             outputs,
             scale,
@@ -120,15 +120,15 @@ impl<T: Element> LowRank<T> {
     }
 
     fn hidden_panels(&self) -> usize {
-        self.parts.iter().map(Part::hidden_panels).sum()
+        self.parts.iter().map(LowRankPart::hidden_panels).sum()
     }
 
     fn output_panels(&self) -> usize {
-        self.parts.iter().map(Part::output_panels).sum()
+        self.parts.iter().map(LowRankPart::output_panels).sum()
     }
 
     fn hidden_len(&self) -> usize {
-        self.parts.iter().map(Part::hidden_len).sum()
+        self.parts.iter().map(LowRankPart::hidden_len).sum()
     }
 }
 

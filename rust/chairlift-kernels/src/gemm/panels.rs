@@ -14,7 +14,7 @@ use crate::{
     Element,
     error::{ArgumentError, expect_equal},
     gemm::{
-        accumulator::{Ahead, Sums, Tile, balanced, with_rows},
+        accumulator::{Ahead, Sums, TileKind, balanced, with_rows},
         register_tile::{MAX_WIDTH, REGISTERS},
         shares::Target,
     },
@@ -39,7 +39,7 @@ pub(crate) trait Product: Sync {
     type Unit: Scratch;
 
     /// What a tile keeps in registers.
-    const TILE: Tile;
+    const TILE: TileKind;
 
     /// Units of one packed row.
     fn units_per_row<I: Isa>(&self) -> usize;

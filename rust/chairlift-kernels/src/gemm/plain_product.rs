@@ -4,7 +4,7 @@ use crate::{
     Element,
     error::ArgumentError,
     gemm::{
-        accumulator::{Ahead, Lines, Panel, STRIP, Sums, Tile, accumulate},
+        accumulator::{Ahead, Panel, PanelLines, STRIP, Sums, TileKind, accumulate},
         panels::{Product, expect_weight, packed_panels, padded_bias},
         register_tile::{REGISTERS, panel_width},
     },
@@ -87,7 +87,7 @@ impl<'a, T: Element> PlainProduct<'a, T> {
         &self,
         panel: usize,
         ahead: Ahead,
-    ) -> ([I::Vector; REGISTERS], Lines<'a, T::Packed>) {
+    ) -> ([I::Vector; REGISTERS], PanelLines<'a, T::Packed>) {
         let width = REGISTERS * I::LANES;
         let bias = self.bias(panel, width);
         let mut starts = [I::splat(0.0); REGISTERS];
@@ -103,7 +103,7 @@ impl<'a, T: Element> PlainProduct<'a, T> {
 impl<T: Element> Product for PlainProduct<'_, T> {
     type Unit = f32;
 
-    const TILE: Tile = Tile::Floats;
+    const TILE: TileKind = TileKind::Floats;
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {

@@ -133,20 +133,20 @@ pub(crate) fn round_group(numbers: &[f32; GROUP], scale: Scale) -> [i8; GROUP] {
 /// A group of weights: `scale * code + minimum`, or `scale * (code - offset)` with the offset of its format.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Group {
-    pub(crate) codes: [u8; GROUP],
+    pub(crate) quants: [u8; GROUP],
     /// Of both halves of the group.
-    pub(crate) scales: [Multiple; 2],
-    pub(crate) min: Multiple,
+    pub(crate) scales: [BlockScale; 2],
+    pub(crate) min: BlockScale,
 }
 
 /// A scale or a minimum: a small integer times a factor that groups share, or a number times 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Multiple {
+pub(crate) struct BlockScale {
     pub(crate) count: f32,
     pub(crate) factor: f32,
 }
 
-impl Multiple {
+impl BlockScale {
     pub(crate) const ZERO: Self = Self::of_one(0.0);
 
     pub(crate) const fn of_one(number: f32) -> Self {
@@ -205,9 +205,9 @@ impl<T: Element> GroupSource for QuantizedRows<'_, T> {
         }
         if !largest_magnitude(&weights).is_finite() {
             return Group {
-                codes: [0; GROUP],
-                scales: [Multiple::of_one(f32::NAN); 2],
-                min: Multiple::of_one(f32::NAN),
+                quants: [0; GROUP],
+                scales: [BlockScale::of_one(f32::NAN); 2],
+                min: BlockScale::of_one(f32::NAN),
             };
         }
         match self.quantization {
@@ -222,14 +222,14 @@ impl<T: Element> GroupSource for QuantizedRows<'_, T> {
 fn quantize_int8(weights: &[f32; GROUP]) -> Group {
     let scale = rounded(largest_magnitude(weights) / MAX_INT8);
     let inverse = finite(1.0 / scale);
-    let mut codes = [0; GROUP];
-    for (code, weight) in codes.iter_mut().zip(weights) {
+    let mut quants = [0; GROUP];
+    for (code, weight) in quants.iter_mut().zip(weights) {
         *code = round((weight * inverse).clamp(-MAX_INT8, MAX_INT8)) as u8 ^ 0x80;
     }
     Group {
-        codes,
-        scales: [Multiple::of_one(scale); 2],
-        min: Multiple::ZERO,
+        quants,
+        scales: [BlockScale::of_one(scale); 2],
+        min: BlockScale::ZERO,
     }
 }
 
@@ -248,9 +248,9 @@ const TRIED: [f32; 12] = [
 fn quantize_int4(weights: &[f32; GROUP]) -> Group {
     let mut smallest = f32::INFINITY;
     let mut best = Group {
-        codes: [0; GROUP],
-        scales: [Multiple::ZERO; 2],
-        min: Multiple::ZERO,
+        quants: [0; GROUP],
+        scales: [BlockScale::ZERO; 2],
+        min: BlockScale::ZERO,
     };
     let (mut low, mut high) = (weights[0], weights[0]);
     for &weight in weights {
@@ -258,17 +258,17 @@ fn quantize_int4(weights: &[f32; GROUP]) -> Group {
         high = if weight > high { weight } else { high };
     }
     for steps in TRIED {
-        let codes = round_codes(weights, low, finite(steps / (high - low)));
-        let (scale, min) = fit(weights, &codes);
+        let quants = round_codes(weights, low, finite(steps / (high - low)));
+        let (scale, min) = fit(weights, &quants);
         let (scale, min) = (rounded(scale), rounded(min));
-        let codes = round_codes(weights, min, finite(1.0 / scale));
-        let error = squared_error(weights, &codes, scale, min);
+        let quants = round_codes(weights, min, finite(1.0 / scale));
+        let error = squared_error(weights, &quants, scale, min);
         if error < smallest {
             smallest = error;
             best = Group {
-                codes,
-                scales: [Multiple::of_one(scale); 2],
-                min: Multiple::of_one(min),
+                quants,
+                scales: [BlockScale::of_one(scale); 2],
+                min: BlockScale::of_one(min),
             };
         }
     }
@@ -277,24 +277,24 @@ fn quantize_int4(weights: &[f32; GROUP]) -> Group {
 
 #[inline(always)]
 fn round_codes(weights: &[f32; GROUP], min: f32, inverse: f32) -> [u8; GROUP] {
-    let mut codes = [0; GROUP];
-    for (code, weight) in codes.iter_mut().zip(weights) {
+    let mut quants = [0; GROUP];
+    for (code, weight) in quants.iter_mut().zip(weights) {
         *code = round(((weight - min) * inverse).clamp(0.0, 15.0)) as u8;
     }
-    codes
+    quants
 }
 
 /// The scale and minimum with the least squared error for given codes.
 #[inline(always)]
-fn fit(weights: &[f32; GROUP], codes: &[u8; GROUP]) -> (f32, f32) {
+fn fit(weights: &[f32; GROUP], quants: &[u8; GROUP]) -> (f32, f32) {
     let (mut ones, mut squares) = (0, 0);
-    for &code in codes {
+    for &code in quants {
         ones += u32::from(code);
         squares += u32::from(code) * u32::from(code);
     }
     let (ones, squares, count) = (ones as f32, squares as f32, GROUP as f32);
     let sum = sum_by_lanes(|k| weights[k]);
-    let products = sum_by_lanes(|k| weights[k] * f32::from(codes[k]));
+    let products = sum_by_lanes(|k| weights[k] * f32::from(quants[k]));
     let determinant = count * squares - ones * ones;
     if determinant <= 0.0 {
         return (0.0, sum / count);
@@ -305,9 +305,9 @@ fn fit(weights: &[f32; GROUP], codes: &[u8; GROUP]) -> (f32, f32) {
 }
 
 #[inline(always)]
-fn squared_error(weights: &[f32; GROUP], codes: &[u8; GROUP], scale: f32, min: f32) -> f32 {
+fn squared_error(weights: &[f32; GROUP], quants: &[u8; GROUP], scale: f32, min: f32) -> f32 {
     sum_by_lanes(|k| {
-        let difference = weights[k] - (scale * f32::from(codes[k]) + min);
+        let difference = weights[k] - (scale * f32::from(quants[k]) + min);
         difference * difference
     })
 }

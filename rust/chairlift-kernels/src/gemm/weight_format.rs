@@ -4,8 +4,8 @@
 
 use crate::{
     gemm::{
-        codes::{Bytes, Codes, FLOAT_OFFSET, Floats, Nibbles, Sixes},
-        quantize::{GROUP, Multiple, Quantization},
+        quantize::{BlockScale, GROUP, Quantization},
+        quants::{FLOAT_OFFSET, Fp4Quants, Int4Quants, Int6Quants, Int8Quants, Quants},
         register_tile::{MAX_WIDTH, REGISTERS, panel_width},
     },
     isa::Isa,
@@ -96,20 +96,23 @@ pub(crate) use with_format;
 
 /// Each [`WeightFormat`] as a type.
 pub(crate) mod known {
-    use super::{Affine, Bytes, Counts, FLOAT_OFFSET, Floats, Nibbles, Scaled, Sixes};
+    use super::{
+        Affine, FLOAT_OFFSET, Fp4Quants, Int4Quants, Int6Quants, Int8Quants, Scaled,
+        SuperBlockCounts,
+    };
     use half::{bf16, f16};
 
-    pub(crate) type Int8 = Scaled<Bytes, f16, 128, 1>;
-    pub(crate) type Int4 = Scaled<Nibbles, f16, 8, 1>;
-    pub(crate) type Int4Min = Affine<Nibbles, f16>;
-    pub(crate) type Int4MinWide = Affine<Nibbles, f32>;
-    pub(crate) type Int8MinWide = Affine<Bytes, f32>;
-    pub(crate) type Int6 = Scaled<Sixes, f16, 16, 1>;
-    pub(crate) type Int6Min = Affine<Sixes, f16>;
-    pub(crate) type Int4MinK = Affine<Nibbles, Counts>;
-    pub(crate) type Int6MinK = Affine<Sixes, Counts>;
-    pub(crate) type Int6HalvesK = Scaled<Sixes, Counts, 32, 2>;
-    pub(crate) type Float4 = Scaled<Floats, bf16, FLOAT_OFFSET, 1>;
+    pub(crate) type Int8 = Scaled<Int8Quants, f16, 128, 1>;
+    pub(crate) type Int4 = Scaled<Int4Quants, f16, 8, 1>;
+    pub(crate) type Int4Min = Affine<Int4Quants, f16>;
+    pub(crate) type Int4MinWide = Affine<Int4Quants, f32>;
+    pub(crate) type Int8MinWide = Affine<Int8Quants, f32>;
+    pub(crate) type Int6 = Scaled<Int6Quants, f16, 16, 1>;
+    pub(crate) type Int6Min = Affine<Int6Quants, f16>;
+    pub(crate) type Int4MinK = Affine<Int4Quants, SuperBlockCounts>;
+    pub(crate) type Int6MinK = Affine<Int6Quants, SuperBlockCounts>;
+    pub(crate) type Int6HalvesK = Scaled<Int6Quants, SuperBlockCounts, 32, 2>;
+    pub(crate) type Float4 = Scaled<Fp4Quants, bf16, FLOAT_OFFSET, 1>;
 }
 
 impl WeightFormat {
@@ -129,7 +132,7 @@ impl WeightFormat {
 
 /// A format of weights, known to the compiler.
 pub(crate) trait Format: Sync {
-    type Codes: Codes;
+    type Quants: Quants;
     type Numbers: GroupNumbers;
 
     /// What is taken from each code; where groups have minima nothing is.
@@ -145,10 +148,10 @@ pub(crate) trait Format: Sync {
 /// `scale * (code - OFFSET)`.
 pub(crate) struct Scaled<C, N, const OFFSET: i32, const PARTS: usize>(PhantomData<(C, N)>);
 
-impl<C: Codes, N: GroupNumbers, const OFFSET: i32, const PARTS: usize> Format
+impl<C: Quants, N: GroupNumbers, const OFFSET: i32, const PARTS: usize> Format
     for Scaled<C, N, OFFSET, PARTS>
 {
-    type Codes = C;
+    type Quants = C;
     type Numbers = N;
     const OFFSET: i32 = OFFSET;
     const HAS_MINIMA: bool = false;
@@ -158,8 +161,8 @@ impl<C: Codes, N: GroupNumbers, const OFFSET: i32, const PARTS: usize> Format
 /// `scale * code + minimum`.
 pub(crate) struct Affine<C, N>(PhantomData<(C, N)>);
 
-impl<C: Codes, N: GroupNumbers> Format for Affine<C, N> {
-    type Codes = C;
+impl<C: Quants, N: GroupNumbers> Format for Affine<C, N> {
+    type Quants = C;
     type Numbers = N;
     const OFFSET: i32 = 0;
     const HAS_MINIMA: bool = true;
@@ -172,10 +175,10 @@ pub(crate) trait GroupNumbers: Send + Sync {
     const DEPTH: usize;
 
     /// Groups that share the factors of their numbers, each an f16; 0 where numbers have no factors.
-    const FACTOR_GROUPS: usize = 0;
+    const SUPER_BLOCK_GROUPS: usize = 0;
 
     /// Stores a number, without its factor where that is kept, in column `column` of zeroed words.
-    fn put(number: Multiple, column: usize, words: &mut [u32]);
+    fn put(number: BlockScale, column: usize, words: &mut [u32]);
 
     /// The numbers of register `n` of a panel, whose factors are given too.
     fn load<I: Isa>(words: &[u32], n: usize, factors: &[u32]) -> I::Vector;
@@ -185,7 +188,7 @@ impl GroupNumbers for f16 {
     const DEPTH: usize = 2;
 
     #[inline(always)]
-    fn put(number: Multiple, column: usize, words: &mut [u32]) {
+    fn put(number: BlockScale, column: usize, words: &mut [u32]) {
         put_half(number.value(), column, words);
     }
 
@@ -200,7 +203,7 @@ impl GroupNumbers for bf16 {
     const DEPTH: usize = REGISTERS;
 
     #[inline(always)]
-    fn put(number: Multiple, column: usize, words: &mut [u32]) {
+    fn put(number: BlockScale, column: usize, words: &mut [u32]) {
         let bits = u32::from(bf16::from_f32(number.value()).to_bits());
         words[column % words.len()] |= bits << (16 * (column / words.len()));
     }
@@ -220,7 +223,7 @@ impl GroupNumbers for f32 {
     const DEPTH: usize = 1;
 
     #[inline(always)]
-    fn put(number: Multiple, column: usize, words: &mut [u32]) {
+    fn put(number: BlockScale, column: usize, words: &mut [u32]) {
         words[column] = number.value().to_bits();
     }
 
@@ -231,14 +234,14 @@ impl GroupNumbers for f32 {
 }
 
 /// Bytes that count multiples of a factor of 256 weights; the products have less than 24 bits, and are exact.
-pub(crate) struct Counts;
+pub(crate) struct SuperBlockCounts;
 
-impl GroupNumbers for Counts {
+impl GroupNumbers for SuperBlockCounts {
     const DEPTH: usize = 4;
-    const FACTOR_GROUPS: usize = 256 / GROUP;
+    const SUPER_BLOCK_GROUPS: usize = 256 / GROUP;
 
     #[inline(always)]
-    fn put(number: Multiple, column: usize, words: &mut [u32]) {
+    fn put(number: BlockScale, column: usize, words: &mut [u32]) {
         let byte = u32::from((number.count as i8).cast_unsigned());
         words[column / 4] |= byte << (8 * (column % 4));
     }
@@ -265,12 +268,12 @@ pub(crate) const fn number_words<F: Format>(width: usize) -> usize {
 /// Words of a group of a panel.
 pub(crate) const fn words_per_group<F: Format>(width: usize) -> usize {
     let kinds = if F::HAS_MINIMA { 2 } else { F::PARTS };
-    kinds * number_words::<F>(width) + F::Codes::LINES * width
+    kinds * number_words::<F>(width) + F::Quants::LINES * width
 }
 
 /// Words of the factors that groups of a panel share: of their scales, then of their minima.
 pub(crate) const fn factor_words<F: Format>(width: usize) -> usize {
-    if F::Numbers::FACTOR_GROUPS == 0 {
+    if F::Numbers::SUPER_BLOCK_GROUPS == 0 {
         return 0;
     }
     (1 + F::HAS_MINIMA as usize) * width / 2
@@ -278,10 +281,10 @@ pub(crate) const fn factor_words<F: Format>(width: usize) -> usize {
 
 /// Words of all factors of a panel.
 pub(crate) const fn factors_per_panel<F: Format>(in_features: usize, width: usize) -> usize {
-    if F::Numbers::FACTOR_GROUPS == 0 {
+    if F::Numbers::SUPER_BLOCK_GROUPS == 0 {
         return 0;
     }
-    in_features.div_ceil(GROUP * F::Numbers::FACTOR_GROUPS) * factor_words::<F>(width)
+    in_features.div_ceil(GROUP * F::Numbers::SUPER_BLOCK_GROUPS) * factor_words::<F>(width)
 }
 
 pub(crate) const fn words_per_panel<F: Format>(in_features: usize, width: usize) -> usize {

@@ -3,8 +3,8 @@
 use crate::{
     Element,
     gemm::{
-        codes::Codes,
         quantize::{GROUP, group_scale, round_group, sum},
+        quants::Quants,
         weight_format::Format,
     },
     isa::{
@@ -21,7 +21,7 @@ pub(super) const fn head_words<F: Format>() -> usize {
 
 /// Words of a group of inputs of a row.
 pub(super) fn input_words<I: Isa, F: Format>() -> usize {
-    head_words::<F>() + F::Codes::input_words::<I>()
+    head_words::<F>() + F::Quants::input_words::<I>()
 }
 
 /// Rows of inputs of any type: the loops over panels are compiled once for all of them.
@@ -73,8 +73,8 @@ pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32; GROUP], words: &mut 
         head[1 + part] = if F::HAS_MINIMA {
             (sum(integers) as f32 * scale.unit).to_bits()
         } else {
-            F::Codes::start::<I>(F::OFFSET, integers)
+            F::Quants::start::<I>(F::OFFSET, integers)
         };
     }
-    F::Codes::pack_inputs::<I>(integers, words);
+    F::Quants::pack_inputs::<I>(integers, words);
 }

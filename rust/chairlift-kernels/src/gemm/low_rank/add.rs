@@ -25,7 +25,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 /// Rows of one adapter that are computed together.
-struct Tile<'a, T: Element> {
+struct RowTile<'a, T: Element> {
     update: &'a LowRank<T>,
     /// As `(slot, row)`.
     rows: &'a [(usize, usize)],
@@ -63,7 +63,7 @@ pub fn add<T: Element, X: Element, O: Element>(
             return Err(ArgumentError::new("adapters", expected, row));
         }
         for part in balanced(rows.len(), max_tile_rows()) {
-            tiles.push(Tile {
+            tiles.push(RowTile {
                 update,
                 rows: &rows[part.clone()],
                 hidden: hidden_len,
@@ -96,7 +96,7 @@ pub fn add<T: Element, X: Element, O: Element>(
         },
     );
     let (stride, out) = (out.stride(), Disjoint::new(out.into_slice()));
-    let max_rank = |tile: &Tile<'_, T>| tile.update.parts.iter().map(|part| part.rank).max();
+    let max_rank = |tile: &RowTile<'_, T>| tile.update.parts.iter().map(|part| part.rank).max();
     let rank = tiles.iter().filter_map(max_rank).max().unwrap_or(1);
     split(
         &tiles,
@@ -128,10 +128,10 @@ thread_local! {
 
 /// Shares the panels of all tiles among threads; `task` gets a tile and some of its panels.
 fn split<T: Element>(
-    tiles: &[Tile<'_, T>],
+    tiles: &[RowTile<'_, T>],
     num_panels: impl Fn(&LowRank<T>) -> usize,
     work_per_panel: usize,
-    task: impl Fn(&Tile<'_, T>, Range<usize>) + Sync,
+    task: impl Fn(&RowTile<'_, T>, Range<usize>) + Sync,
 ) {
     let mut ends = Vec::with_capacity(tiles.len());
     let mut end = 0;
@@ -168,7 +168,7 @@ fn max_tile_rows() -> usize {
 }
 
 /// The rows of a tile in strips, widened; zeros fill their last strips.
-fn packed_rows<T: Element, X: Element>(tile: &Tile<'_, T>, x: Rows<'_, X>) -> Aligned<f32> {
+fn packed_rows<T: Element, X: Element>(tile: &RowTile<'_, T>, x: Rows<'_, X>) -> Aligned<f32> {
     let num_rows = tile.rows.len();
     let mut packed = f32::take_scratch(num_rows * x.width().next_multiple_of(STRIP));
     for (r, &(_, row)) in tile.rows.iter().enumerate() {
@@ -187,7 +187,7 @@ fn packed_rows<T: Element, X: Element>(tile: &Tile<'_, T>, x: Rows<'_, X>) -> Al
 
 /// `hidden = scale * x A^T` of some panels of a tile.
 struct Shrink<'a, T: Element> {
-    tile: &'a Tile<'a, T>,
+    tile: &'a RowTile<'a, T>,
     packed: &'a [f32],
     hidden: Disjoint<'a, f32>,
     items: Range<usize>,
@@ -237,7 +237,7 @@ const PANELS_AT_ONCE: usize = 8;
 
 /// `out += hidden B^T` of some panels of a tile.
 struct Expand<'a, T: Element> {
-    tile: &'a Tile<'a, T>,
+    tile: &'a RowTile<'a, T>,
     hidden: &'a [f32],
     out: &'a dyn AddTo,
     items: Range<usize>,

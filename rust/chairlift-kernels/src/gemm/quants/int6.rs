@@ -1,6 +1,6 @@
 //! Codes of six bits.
 
-use super::{Codes, InputWords, IntegerSums, LOW, ONES, add_bytes, started};
+use super::{InputWords, IntegerSums, LOW, ONES, Quants, add_bytes, started};
 use crate::{
     gemm::{quantize::GROUP, register_tile::REGISTERS},
     isa::Isa,
@@ -8,21 +8,21 @@ use crate::{
 };
 
 /// Six bits.
-pub(crate) struct Sixes;
+pub(crate) struct Int6Quants;
 
 /// Bits 4 and 5 of the bytes of a word.
 const UPPER: u32 = 0x3030_3030;
 
-impl Codes for Sixes {
+impl Quants for Int6Quants {
     const LINES: usize = 6;
 
     #[inline(always)]
-    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
-        for (lines, codes) in lines
+    fn pack(quants: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
+        for (lines, quants) in lines
             .chunks_exact_mut(3 * width)
-            .zip(codes.as_chunks::<16>().0)
+            .zip(quants.as_chunks::<16>().0)
         {
-            for (place, &code) in codes.iter().enumerate() {
+            for (place, &code) in quants.iter().enumerate() {
                 let (four, byte) = (place / 4, 8 * (place % 4));
                 let (low, high) = (u32::from(code & 15), u32::from(code >> 4));
                 lines[four / 2 * width + column] |= low << (byte + four % 2 * 4);
@@ -64,7 +64,7 @@ impl Codes for Sixes {
 fn six_bits<I: Isa>(lines: &[u32], four: usize) -> [I::Words; REGISTERS] {
     let width = REGISTERS * I::WORDS;
     let (low, upper) = (I::splat_word(LOW), I::splat_word(UPPER));
-    let mut codes = [low; REGISTERS];
+    let mut quants = [low; REGISTERS];
     for n in 0..REGISTERS {
         let nibbles = I::load_words(&lines[four / 2 * width + n * I::WORDS..]);
         let nibbles = if four.is_multiple_of(2) {
@@ -79,9 +79,9 @@ fn six_bits<I: Isa>(lines: &[u32], four: usize) -> [I::Words; REGISTERS] {
             2 => I::shift_left::<4>(rest),
             _ => I::shift_left::<2>(rest),
         };
-        codes[n] = I::or(I::and(nibbles, low), I::and(rest, upper));
+        quants[n] = I::or(I::and(nibbles, low), I::and(rest, upper));
     }
-    codes
+    quants
 }
 
 /// Adds the products of two words of six-bit codes, without an instruction for dot products.

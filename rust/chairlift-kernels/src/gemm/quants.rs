@@ -17,11 +17,11 @@
 //! - a pair of products of six bits is at most 2 * 63 * 127, and two of them fit 16 bits;
 //! - bytes are split into 16-bit halves, whose products are exact in 32 bits.
 
-mod floats;
-mod sixes;
+mod fp4;
+mod int6;
 
-pub(crate) use floats::{FLOAT_OFFSET, FLOATS};
-pub(crate) use sixes::Sixes;
+pub(crate) use fp4::{FLOAT_OFFSET, FLOATS};
+pub(crate) use int6::Int6Quants;
 
 use crate::{
     gemm::{
@@ -72,7 +72,7 @@ impl<'a> InputWords<'a> {
 }
 
 /// How the codes of a group lie in words.
-pub(crate) trait Codes: Sync {
+pub(crate) trait Quants: Sync {
     /// Words of a group of weights, for each output.
     const LINES: usize;
 
@@ -83,7 +83,7 @@ pub(crate) trait Codes: Sync {
     }
 
     /// Packs the codes of a group into column `column` of zeroed lines of `width` words.
-    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]);
+    fn pack(quants: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]);
 
     /// Packs the integers of a group of inputs into [`Self::input_words`].
     #[inline(always)]
@@ -108,23 +108,23 @@ pub(crate) trait Codes: Sync {
 /// Four bits: codes, or the places of codes in [`FLOATS`].
 pub(crate) struct FourBits<const ARE_FLOATS: bool>;
 
-pub(crate) type Nibbles = FourBits<false>;
-pub(crate) type Floats = FourBits<true>;
+pub(crate) type Int4Quants = FourBits<false>;
+pub(crate) type Fp4Quants = FourBits<true>;
 
 /// The four nibbles that a mask leaves.
 const LOW: u32 = 0x0f0f_0f0f;
 /// 1 in both halves.
 const ONES: u32 = 0x0001_0001;
 
-impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
+impl<const ARE_FLOATS: bool> Quants for FourBits<ARE_FLOATS> {
     const LINES: usize = GROUP / 8;
 
     #[inline(always)]
-    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
-        for (line, codes) in lines.chunks_exact_mut(width).zip(codes.as_chunks::<8>().0) {
-            for (place, &code) in codes.iter().enumerate() {
+    fn pack(quants: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
+        for (line, quants) in lines.chunks_exact_mut(width).zip(quants.as_chunks::<8>().0) {
+            for (place, &code) in quants.iter().enumerate() {
                 let code = if ARE_FLOATS {
-                    floats::PLACES[usize::from(code)]
+                    fp4::PLACES[usize::from(code)]
                 } else {
                     code
                 };
@@ -191,12 +191,12 @@ impl<const ARE_FLOATS: bool> Codes for FourBits<ARE_FLOATS> {
 }
 
 /// Eight bits.
-pub(crate) struct Bytes;
+pub(crate) struct Int8Quants;
 
 /// A mask that leaves two bytes of a word; read from memory each time, it takes no register for long.
 static EVEN: [u32; 16] = [0x00ff_00ff; 16];
 
-impl Codes for Bytes {
+impl Quants for Int8Quants {
     const LINES: usize = GROUP / 4;
 
     #[inline(always)]
@@ -205,8 +205,8 @@ impl Codes for Bytes {
     }
 
     #[inline(always)]
-    fn pack(codes: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
-        for (line, four) in lines.chunks_exact_mut(width).zip(codes.as_chunks().0) {
+    fn pack(quants: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
+        for (line, four) in lines.chunks_exact_mut(width).zip(quants.as_chunks().0) {
             line[column] = u32::from_le_bytes(*four);
         }
     }
