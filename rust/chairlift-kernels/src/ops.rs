@@ -1,7 +1,7 @@
 //! Operations on rows: norms, rotary positions, activations, row selection.
 
 pub mod activation;
-pub mod clamped;
+pub mod clamped_swiglu;
 pub mod gated_norm;
 pub mod norm;
 pub mod rope;

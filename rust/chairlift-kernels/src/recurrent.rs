@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// The tokens of a step, as rows of the batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Sequences<'a> {
+pub struct RecurrentRows<'a> {
     /// `[R]`: the row of the state of each.
     pub rows: &'a [i32],
     /// `[R + 1]`: where the tokens of each begin.
@@ -36,7 +36,7 @@ struct Sequence {
     is_new: bool,
 }
 
-impl Sequences<'_> {
+impl RecurrentRows<'_> {
     /// Fails unless they are the tokens of a step, each row is there once, and each has a state.
     fn check(&self, num_tokens: usize, num_states: usize) -> Result<Vec<Sequence>, ArgumentError> {
         let num_rows = self.rows.len();
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     fn check(rows: &[i32], starts: &[i32], lens: &[i32]) -> Result<(), &'static str> {
-        let sequences = Sequences { rows, starts, lens };
+        let sequences = RecurrentRows { rows, starts, lens };
         let checked = sequences.check(3, 4);
         checked.map(|_| ()).map_err(|error| error.argument)
     }

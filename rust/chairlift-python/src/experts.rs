@@ -6,10 +6,10 @@ use crate::{
 };
 use chairlift_kernels::{
     bf16,
-    gemm::experts::{self, Middle},
+    gemm::experts::{self, ExpertActivation},
     ops::{
-        clamped::Clamped,
-        route::{Router, Scores},
+        clamped_swiglu::ClampedSwiglu,
+        route::{Router, RouterScores},
     },
 };
 use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
@@ -25,7 +25,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyclass(frozen, module = "chairlift._core")]
 struct Experts {
     experts: experts::Experts,
-    scores: Scores,
+    scores: RouterScores,
     top_k: usize,
     bias: Option<Vec<f32>>,
     least_sum: Option<f32>,
@@ -61,13 +61,15 @@ impl Experts {
                 let message = "limit: expected None without a gate, got a number";
                 return Err(PyValueError::new_err(message));
             }
-            Some(limit) => Middle::Clamped(Clamped { limit, alpha }),
-            None if gated => Middle::Gated(activation),
-            None => Middle::Plain(activation),
+            Some(limit) => ExpertActivation::ClampedSwiglu(ClampedSwiglu { limit, alpha }),
+            None if gated => ExpertActivation::Gated(activation),
+            None => ExpertActivation::Plain(activation),
         };
-        let found = Scores::ALL.into_iter().find(|kind| kind.name() == scores);
+        let found = RouterScores::ALL
+            .into_iter()
+            .find(|kind| kind.name() == scores);
         let Some(scores) = found else {
-            let known = Scores::ALL.map(Scores::name).join(", ");
+            let known = RouterScores::ALL.map(RouterScores::name).join(", ");
             let message = format!("scores: expected one of {known}, got {scores}");
             return Err(PyValueError::new_err(message));
         };

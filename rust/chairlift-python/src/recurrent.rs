@@ -7,7 +7,7 @@ use crate::{
 use chairlift_kernels::{
     bf16,
     recurrent::{
-        Sequences, conv, copies,
+        RecurrentRows, conv, copies,
         delta::{self, Delta, Heads, VALUE_STEP},
         scan::{self, HEAD_STEP, Scan, ScanSizes},
     },
@@ -40,8 +40,8 @@ impl Batch {
         [("rows", rows), ("starts", starts), ("lens", lens)]
     }
 
-    fn sequences<'t>(&'t self, borrows: &mut Borrows) -> PyResult<Sequences<'t>> {
-        Ok(Sequences {
+    fn sequences<'t>(&'t self, borrows: &mut Borrows) -> PyResult<RecurrentRows<'t>> {
+        Ok(RecurrentRows {
             rows: borrows.slice("rows", &self.rows)?,
             starts: borrows.slice("starts", &self.starts)?,
             lens: borrows.slice("lens", &self.lens)?,
@@ -181,7 +181,7 @@ impl GatedDelta {
             num_value_heads,
             key_dim,
             value_dim,
-            in_turn: self.in_turn,
+            interleaved_heads: self.in_turn,
         })
     }
 }
@@ -226,7 +226,7 @@ impl Call for GatedDelta {
                 dt_bias: borrows.slice("dt_bias", &self.dt_bias)?,
                 norm_weight: borrows.slice("norm_weight", &self.norm_weight)?,
                 eps: self.eps,
-                most_share: self.most_share,
+                max_beta: self.most_share,
             };
             let sequences = self.batch.sequences(&mut borrows)?;
             let state = borrows.slice_mut::<f32>("state", &self.state)?;

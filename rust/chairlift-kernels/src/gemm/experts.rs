@@ -24,7 +24,7 @@ use crate::{
     },
     ops::{
         activation::{Activation, activate, activate_mul},
-        clamped::Clamped,
+        clamped_swiglu::ClampedSwiglu,
         route::{Chosen, Router, route},
     },
 };
@@ -32,21 +32,21 @@ use std::{cell::Cell, ops::Range, sync::Arc};
 
 /// What is between both layers of an expert.
 #[derive(Clone, Copy, Debug)]
-pub enum Middle {
+pub enum ExpertActivation {
     /// An activated gate times an up.
     Gated(Activation),
     /// The same, clamped.
-    Clamped(Clamped),
+    ClampedSwiglu(ClampedSwiglu),
     /// Without a gate.
     Plain(Activation),
 }
 
-impl Middle {
+impl ExpertActivation {
     /// Numbers that it makes one of.
     #[must_use]
     pub fn parts(self) -> usize {
         match self {
-            Self::Gated(_) | Self::Clamped(_) => 2,
+            Self::Gated(_) | Self::ClampedSwiglu(_) => 2,
             Self::Plain(_) => 1,
         }
     }
@@ -55,7 +55,7 @@ impl Middle {
     fn run(self, wide: Rows<'_, f32>, out: RowsMut<'_, f32>) -> Result<(), ArgumentError> {
         match self {
             Self::Gated(activation) => activate_mul(activation, wide, out),
-            Self::Clamped(clamped) => clamped.activate_mul(wide, out),
+            Self::ClampedSwiglu(clamped_swiglu) => clamped_swiglu.activate_mul(wide, out),
             Self::Plain(activation) => activate(activation, wide, out),
         }
     }
@@ -65,7 +65,7 @@ impl Middle {
 pub struct Experts {
     gate_up: Vec<Arc<Layer>>,
     down: Vec<Arc<Layer>>,
-    middle: Middle,
+    activation: ExpertActivation,
 }
 
 impl Experts {
@@ -76,7 +76,7 @@ impl Experts {
     pub fn new(
         gate_up: Vec<Arc<Layer>>,
         down: Vec<Arc<Layer>>,
-        middle: Middle,
+        activation: ExpertActivation,
     ) -> Result<Self, ArgumentError> {
         if gate_up.is_empty() || gate_up.len() != down.len() {
             let expected = format_args!("{} layers, as gate_up, and at least one", gate_up.len());
@@ -88,7 +88,7 @@ impl Experts {
             let got = format_args!("{hidden} and {inner}");
             return Err(ArgumentError::new("gate_up, down", expected, got));
         }
-        let wide = middle.parts() * inner;
+        let wide = activation.parts() * inner;
         let fits = |(first, second): (&Arc<Layer>, &Arc<Layer>)| {
             (first.in_features(), first.out_features()) == (hidden, wide)
                 && (second.in_features(), second.out_features()) == (inner, hidden)
@@ -101,7 +101,7 @@ impl Experts {
         Ok(Self {
             gate_up,
             down,
-            middle,
+            activation,
         })
     }
 
@@ -138,8 +138,11 @@ impl Experts {
                 return Err(ArgumentError::new(name, expected, got));
             }
         }
-        let users = Users::new(route(logits, router)?, num_experts);
-        let (num_rows, wide) = (users.tokens.len(), self.middle.parts() * inner);
+        let tokens_by_expert = TokensByExpert::new(route(logits, router)?, num_experts);
+        let (num_rows, wide) = (
+            tokens_by_expert.tokens.len(),
+            self.activation.parts() * inner,
+        );
         let len = num_rows * (wide + inner + hidden);
         let mut numbers = NUMBERS.replace(Aligned::zeroed(0));
         if numbers.len() < len {
@@ -149,22 +152,26 @@ impl Experts {
         let (narrows, rest) = rest.split_at_mut(num_rows * inner);
         // The inputs, and then the outputs.
         let ends = &mut rest[..num_rows * hidden];
-        gather(x, &users.tokens, RowsMut::contiguous(ends, hidden));
+        gather(
+            x,
+            &tokens_by_expert.tokens,
+            RowsMut::contiguous(ends, hidden),
+        );
         forward_each(
-            &users.layers(&self.gate_up),
+            &tokens_by_expert.layers(&self.gate_up),
             Rows::contiguous(ends, hidden),
             RowsMut::contiguous(wides, wide),
         );
-        self.middle.run(
+        self.activation.run(
             Rows::contiguous(wides, wide),
             RowsMut::contiguous(narrows, inner),
         )?;
         forward_each(
-            &users.layers(&self.down),
+            &tokens_by_expert.layers(&self.down),
             Rows::contiguous(narrows, inner),
             RowsMut::contiguous(ends, hidden),
         );
-        users.add(Rows::contiguous(ends, hidden), out);
+        tokens_by_expert.add(Rows::contiguous(ends, hidden), out);
         NUMBERS.set(numbers);
         Ok(())
     }
@@ -178,7 +185,7 @@ thread_local! {
 
 /// The rows that experts compute: those of the first expert that has some, in the order of their tokens, then those
 /// of the next.
-struct Users {
+struct TokensByExpert {
     chosen: Vec<Chosen>,
     /// The token of each row.
     tokens: Vec<usize>,
@@ -188,7 +195,7 @@ struct Users {
     of_token: Vec<Vec<usize>>,
 }
 
-impl Users {
+impl TokensByExpert {
     fn new(chosen: Vec<Chosen>, num_experts: usize) -> Self {
         let mut rows = vec![0..0; num_experts];
         for &(expert, _) in chosen.iter().flatten() {
@@ -287,7 +294,7 @@ mod tests {
     use super::*;
     use crate::{
         gemm::{linear::Linear, panels::Scratch},
-        ops::route::Scores,
+        ops::route::RouterScores,
     };
 
     fn layer(out_features: usize, in_features: usize) -> Arc<Layer> {
@@ -298,11 +305,11 @@ mod tests {
 
     #[test]
     fn the_layers_keep_the_scratch_of_their_thread() {
-        let middle = Middle::Plain(Activation::Silu);
-        let experts = Experts::new(vec![layer(32, 32)], vec![layer(32, 32)], middle);
+        let activation = ExpertActivation::Plain(Activation::Silu);
+        let experts = Experts::new(vec![layer(32, 32)], vec![layer(32, 32)], activation);
         let experts = experts.expect("layers that fit");
         let router = Router {
-            scores: Scores::Softmax,
+            scores: RouterScores::Softmax,
             top_k: 1,
             bias: None,
             min_sum: None,

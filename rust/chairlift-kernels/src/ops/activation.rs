@@ -119,7 +119,7 @@ fn run<T: Element, const GATED: bool>(
     }
 }
 
-fn split<T: Element, C: Curve, const GATED: bool>(
+fn split<T: Element, C: ActivationFn, const GATED: bool>(
     x: Rows<'_, T>,
     up: Rows<'_, T>,
     out: RowsMut<'_, T>,
@@ -129,7 +129,7 @@ fn split<T: Element, C: Curve, const GATED: bool>(
             x,
             up,
             rows,
-            curve: PhantomData,
+            function: PhantomData,
         });
     });
 }
@@ -138,10 +138,10 @@ struct Activate<'a, T, C, const GATED: bool> {
     x: Rows<'a, T>,
     up: Rows<'a, T>,
     rows: IterMut<'a, T>,
-    curve: PhantomData<C>,
+    function: PhantomData<C>,
 }
 
-impl<T: Element, C: Curve, const GATED: bool> Kernel for Activate<'_, T, C, GATED> {
+impl<T: Element, C: ActivationFn, const GATED: bool> Kernel for Activate<'_, T, C, GATED> {
     type Output = ();
 
     const USES_BF16: bool = true;
@@ -160,7 +160,7 @@ impl<T: Element, C: Curve, const GATED: bool> Kernel for Activate<'_, T, C, GATE
 }
 
 #[inline(always)]
-fn gated_row<I: Isa, T: Element, C: Curve>(gate: &[T], up: &[T], out: &mut [T]) {
+fn gated_row<I: Isa, T: Element, C: ActivationFn>(gate: &[T], up: &[T], out: &mut [T]) {
     let (outs, rest) = out.as_chunks_mut();
     let (gates, last_gate) = gate.as_chunks();
     let (ups, last_up) = up.as_chunks();
@@ -175,7 +175,7 @@ fn gated_row<I: Isa, T: Element, C: Curve>(gate: &[T], up: &[T], out: &mut [T]) 
 }
 
 #[inline(always)]
-fn plain_row<I: Isa, T: Element, C: Curve>(x: &[T], out: &mut [T]) {
+fn plain_row<I: Isa, T: Element, C: ActivationFn>(x: &[T], out: &mut [T]) {
     let (outs, rest) = out.as_chunks_mut();
     let (blocks, last_block) = x.as_chunks();
     for (out, x) in outs.iter_mut().zip(blocks) {
@@ -197,7 +197,7 @@ fn filled<T: Element>(numbers: &[T]) -> [T; BLOCK] {
 }
 
 #[inline(always)]
-fn gated_block<I: Isa, T: Element, C: Curve>(
+fn gated_block<I: Isa, T: Element, C: ActivationFn>(
     gate: &[T; BLOCK],
     up: &[T; BLOCK],
     out: &mut [T; BLOCK],
@@ -211,14 +211,14 @@ fn gated_block<I: Isa, T: Element, C: Curve>(
 }
 
 #[inline(always)]
-fn plain_block<I: Isa, T: Element, C: Curve>(x: &[T; BLOCK], out: &mut [T; BLOCK]) {
+fn plain_block<I: Isa, T: Element, C: ActivationFn>(x: &[T; BLOCK], out: &mut [T; BLOCK]) {
     let mut numbers = x.map(T::to_f32);
     C::apply::<I>(&mut numbers);
     T::round_block::<I>(&numbers, out);
 }
 
 /// A function of one number, taken of as many as a power is taken of at once.
-trait Curve: Send + Sync {
+trait ActivationFn: Send + Sync {
     fn apply<I: Isa>(numbers: &mut [f32; BLOCK]);
 }
 
@@ -245,7 +245,7 @@ fn gate_by<I: Isa>(numbers: &mut [f32; BLOCK], gates: &[f32; BLOCK]) {
 
 struct Silu;
 
-impl Curve for Silu {
+impl ActivationFn for Silu {
     #[inline(always)]
     fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
         let gates = *numbers;
@@ -255,7 +255,7 @@ impl Curve for Silu {
 
 struct GeluTanh;
 
-impl Curve for GeluTanh {
+impl ActivationFn for GeluTanh {
     #[inline(always)]
     fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
         // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
@@ -267,7 +267,7 @@ impl Curve for GeluTanh {
 
 struct Relu2;
 
-impl Curve for Relu2 {
+impl ActivationFn for Relu2 {
     #[inline(always)]
     fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {
         for number in numbers {
@@ -300,7 +300,7 @@ impl Gelu {
     ];
 }
 
-impl Curve for Gelu {
+impl ActivationFn for Gelu {
     /// `max(x, 0) - |x| erfc(|x| / sqrt 2) / 2`: no digits cancel where the result is small.
     #[inline(always)]
     fn apply<I: Isa>(numbers: &mut [f32; BLOCK]) {

@@ -26,7 +26,7 @@ pub fn rms_norm<T: Element>(
     offset: f32,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    let norm = Rms {
+    let norm = RmsNorm {
         weight,
         eps,
         offset,
@@ -48,7 +48,7 @@ pub fn add_rms_norm<T: Element>(
     offset: f32,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    let norm = Rms {
+    let norm = RmsNorm {
         weight,
         eps,
         offset,
@@ -69,7 +69,7 @@ pub fn layer_norm<T: Element>(
     eps: f32,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    norm_rows(x, Layer { weight, bias, eps }, out)
+    norm_rows(x, LayerNorm { weight, bias, eps }, out)
 }
 
 /// `x += update`, rounded, then [`layer_norm`] of the sum.
@@ -86,7 +86,7 @@ pub fn add_layer_norm<T: Element>(
     eps: f32,
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
-    add_and_norm_rows(x, update, Layer { weight, bias, eps }, out)
+    add_and_norm_rows(x, update, LayerNorm { weight, bias, eps }, out)
 }
 
 /// How a row is normed.
@@ -99,14 +99,14 @@ trait Norm<T>: Copy + Send + Sync {
 }
 
 #[derive(Clone, Copy)]
-struct Rms<'a, T> {
+struct RmsNorm<'a, T> {
     weight: &'a [T],
     eps: f32,
     /// Added to the weights.
     offset: f32,
 }
 
-impl<T: Element> Norm<T> for Rms<'_, T> {
+impl<T: Element> Norm<T> for RmsNorm<'_, T> {
     fn check(&self, width: usize) -> Result<(), ArgumentError> {
         let group = self.weight.len();
         if group == 0 || !width.is_multiple_of(group) {
@@ -129,13 +129,13 @@ impl<T: Element> Norm<T> for Rms<'_, T> {
 }
 
 #[derive(Clone, Copy)]
-struct Layer<'a, T> {
+struct LayerNorm<'a, T> {
     weight: &'a [T],
     bias: Option<&'a [T]>,
     eps: f32,
 }
 
-impl<T: Element> Norm<T> for Layer<'_, T> {
+impl<T: Element> Norm<T> for LayerNorm<'_, T> {
     fn check(&self, width: usize) -> Result<(), ArgumentError> {
         expect_equal("weight", "the width of x,", width, self.weight.len())?;
         self.bias.map_or(Ok(()), |bias| {

@@ -12,7 +12,7 @@ use crate::{
 
 /// How the logits of a router become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scores {
+pub enum RouterScores {
     /// Softmax over all experts.
     Softmax,
     /// Softmax over the chosen experts alone: the logits choose.
@@ -21,7 +21,7 @@ pub enum Scores {
     Sigmoid,
 }
 
-impl Scores {
+impl RouterScores {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Softmax, Self::SoftmaxOfChosen, Self::Sigmoid];
 
@@ -40,7 +40,7 @@ impl Scores {
 #[derive(Clone, Copy, Debug)]
 pub struct Router<'a> {
     /// What chooses experts, and weighs them.
-    pub scores: Scores,
+    pub scores: RouterScores,
     /// Experts of a token.
     pub top_k: usize,
     /// `[num_experts]`: added to the scores for the choice alone.
@@ -100,9 +100,9 @@ impl Router<'_> {
     #[inline(always)]
     fn choose<I: Isa>(&self, logits: &[f32], scores: &mut [f32]) -> Chosen {
         match self.scores {
-            Scores::Softmax => softmax::<I>(logits, scores),
-            Scores::SoftmaxOfChosen => scores.copy_from_slice(logits),
-            Scores::Sigmoid => {
+            RouterScores::Softmax => softmax::<I>(logits, scores),
+            RouterScores::SoftmaxOfChosen => scores.copy_from_slice(logits),
+            RouterScores::Sigmoid => {
                 for (score, logit) in scores.iter_mut().zip(logits) {
                     *score = 1.0 / (1.0 + exp::<I>(-logit));
                 }
@@ -122,7 +122,7 @@ impl Router<'_> {
             }
             chosen.extend(best.map(|(expert, _)| (expert, scores[expert])));
         }
-        if self.scores == Scores::SoftmaxOfChosen {
+        if self.scores == RouterScores::SoftmaxOfChosen {
             let own: Vec<f32> = chosen.iter().map(|chosen| chosen.1).collect();
             let mut weights = vec![0.0; own.len()];
             softmax::<I>(&own, &mut weights);
@@ -168,7 +168,7 @@ mod tests {
         route(rows, router).expect("it fits").remove(0)
     }
 
-    fn router(scores: Scores) -> Router<'static> {
+    fn router(scores: RouterScores) -> Router<'static> {
         Router {
             scores,
             top_k: 2,
@@ -195,14 +195,14 @@ mod tests {
         let logits = [0.5, 2.0, -1.0, 1.0];
         let e: Vec<f64> = logits.iter().map(|&x| f64::from(x).exp()).collect();
         let sum: f64 = e.iter().sum();
-        let got = route_one(&logits, &router(Scores::Softmax));
+        let got = route_one(&logits, &router(RouterScores::Softmax));
         assert_near(&got, &[(1, e[1] / sum), (3, e[3] / sum)]);
-        let got = route_one(&logits, &router(Scores::SoftmaxOfChosen));
+        let got = route_one(&logits, &router(RouterScores::SoftmaxOfChosen));
         assert_near(
             &got,
             &[(1, e[1] / (e[1] + e[3])), (3, e[3] / (e[1] + e[3]))],
         );
-        let got = route_one(&logits, &router(Scores::Sigmoid));
+        let got = route_one(&logits, &router(RouterScores::Sigmoid));
         assert_near(&got, &[(1, e[1] / (1.0 + e[1])), (3, e[3] / (1.0 + e[3]))]);
     }
 
@@ -214,7 +214,7 @@ mod tests {
             bias: Some(&bias),
             min_sum: Some(1e-12),
             multiplier: 2.0,
-            ..router(Scores::Sigmoid)
+            ..router(RouterScores::Sigmoid)
         };
         let weights = [2.0_f64, -1.0].map(|x| 1.0 / (1.0 + (-x).exp()));
         let sum: f64 = weights.iter().sum();
@@ -228,7 +228,7 @@ mod tests {
         let router = Router {
             factors: Some(&[100.0, 0.5, 100.0, 3.0]),
             min_sum: Some(0.0),
-            ..router(Scores::Softmax)
+            ..router(RouterScores::Softmax)
         };
         let [one, three] = [2.0_f64, 1.0].map(f64::exp);
         let expected = [
@@ -240,16 +240,19 @@ mod tests {
 
     #[test]
     fn of_equal_scores_the_first_are_chosen_and_nan_is_the_last() {
-        let got = route_one(&[f32::NAN, 1.0, 1.0, 1.0], &router(Scores::SoftmaxOfChosen));
+        let got = route_one(
+            &[f32::NAN, 1.0, 1.0, 1.0],
+            &router(RouterScores::SoftmaxOfChosen),
+        );
         assert_near(&got, &[(1, 0.5), (2, 0.5)]);
-        let got = route_one(&[f32::NAN, 1.0], &router(Scores::SoftmaxOfChosen));
+        let got = route_one(&[f32::NAN, 1.0], &router(RouterScores::SoftmaxOfChosen));
         assert!(got.iter().all(|(_, weight)| weight.is_nan()));
     }
 
     #[test]
     fn more_experts_than_there_are_is_refused() {
         let logits = [0.0];
-        let error = route(Rows::contiguous(&logits, 1), &router(Scores::Softmax));
+        let error = route(Rows::contiguous(&logits, 1), &router(RouterScores::Softmax));
         let message = error.expect_err("wrong").to_string();
         assert_eq!(message, "top_k: expected 1 to 1, got 2");
     }

@@ -15,7 +15,7 @@ use crate::{
         pool,
         rows::{Rows, RowsMut},
     },
-    recurrent::{Sequence, Sequences},
+    recurrent::{RecurrentRows, Sequence},
 };
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ pub struct Conv<'a, T> {
 /// If the arguments do not fit each other.
 pub fn causal_conv<T: Element>(
     conv: Conv<'_, T>,
-    sequences: Sequences<'_>,
+    sequences: RecurrentRows<'_>,
     state: &mut [f32],
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
@@ -81,7 +81,7 @@ pub fn causal_conv<T: Element>(
         channels.div_ceil(WIDTH),
         pool::grain(num_tokens * WIDTH * taps),
         |blocks| {
-            dispatch(Part {
+            dispatch(ConvPart {
                 conv,
                 sequences: &sequences,
                 state,
@@ -94,7 +94,7 @@ pub fn causal_conv<T: Element>(
     Ok(())
 }
 
-struct Part<'a, T> {
+struct ConvPart<'a, T> {
     conv: Conv<'a, T>,
     sequences: &'a [Sequence],
     state: Disjoint<'a, f32>,
@@ -104,7 +104,7 @@ struct Part<'a, T> {
     channels: Range<usize>,
 }
 
-impl<T: Element> Kernel for Part<'_, T> {
+impl<T: Element> Kernel for ConvPart<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -117,7 +117,7 @@ impl<T: Element> Kernel for Part<'_, T> {
     }
 }
 
-impl<T: Element> Part<'_, T> {
+impl<T: Element> ConvPart<'_, T> {
     /// All tokens of a sequence, in order, in some of the channels.
     #[inline(always)]
     fn block<I: Isa>(&self, sequence: &Sequence, channels: Range<usize>) {

@@ -23,7 +23,7 @@ use crate::{
         rows::{Rows, RowsMut},
     },
     ops::norm::inverse_rms,
-    recurrent::{Sequence, Sequences},
+    recurrent::{RecurrentRows, Sequence},
 };
 use std::ops::Range;
 
@@ -46,7 +46,7 @@ pub struct Heads {
     /// Numbers of a value.
     pub value_dim: usize,
     /// Value head n has key head `n % num_key_heads`; else neighbours have the same one.
-    pub in_turn: bool,
+    pub interleaved_heads: bool,
 }
 
 impl Heads {
@@ -82,7 +82,7 @@ impl Heads {
     /// The key head of a value head.
     #[inline(always)]
     fn key_head(self, head: usize) -> usize {
-        if self.in_turn {
+        if self.interleaved_heads {
             head % self.num_key_heads
         } else {
             head / (self.num_value_heads / self.num_key_heads)
@@ -114,7 +114,7 @@ pub struct Delta<'a, T> {
     /// Of that norm.
     pub eps: f32,
     /// The largest share of a correction that is made: 1, or up to 2 for eigenvalues below 0.
-    pub most_share: f32,
+    pub max_beta: f32,
 }
 
 /// Writes the outputs of the tokens of a step, and moves the states of their rows on.
@@ -125,7 +125,7 @@ pub struct Delta<'a, T> {
 /// If the arguments do not fit each other.
 pub fn gated_delta<T: Element>(
     delta: Delta<'_, T>,
-    sequences: Sequences<'_>,
+    sequences: RecurrentRows<'_>,
     state: &mut [f32],
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
@@ -168,7 +168,7 @@ pub fn gated_delta<T: Element>(
     // Heads and not rows are shared out: a prompt among decodes is work for all threads.
     let grain = pool::grain(num_tokens * heads.state());
     pool::split(heads.num_value_heads, grain, |own| {
-        dispatch(Part {
+        dispatch(DeltaPart {
             delta,
             sequences: &sequences,
             state,
@@ -180,7 +180,7 @@ pub fn gated_delta<T: Element>(
     Ok(())
 }
 
-struct Part<'a, T> {
+struct DeltaPart<'a, T> {
     delta: Delta<'a, T>,
     sequences: &'a [Sequence],
     state: Disjoint<'a, f32>,
@@ -192,7 +192,7 @@ struct Part<'a, T> {
 }
 
 /// The inputs of a few tokens of a head, and what the state gives for them.
-struct Tokens {
+struct DeltaTokens {
     /// `[TOKENS, key_dim]`.
     queries: Vec<f32>,
     /// `[TOKENS, key_dim]`.
@@ -207,7 +207,7 @@ struct Tokens {
     shares: [f32; TOKENS],
 }
 
-impl<T: Element> Kernel for Part<'_, T> {
+impl<T: Element> Kernel for DeltaPart<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -218,7 +218,7 @@ impl<T: Element> Kernel for Part<'_, T> {
             value_dim,
             ..
         } = self.delta.heads;
-        let mut tokens = Tokens {
+        let mut tokens = DeltaTokens {
             queries: vec![0.0; TOKENS * key_dim],
             keys: vec![0.0; TOKENS * key_dim],
             values: vec![0.0; TOKENS * value_dim],
@@ -246,17 +246,17 @@ impl<T: Element> Kernel for Part<'_, T> {
     }
 }
 
-impl<T: Element> Part<'_, T> {
+impl<T: Element> DeltaPart<'_, T> {
     /// Widens the inputs of some tokens, and gives queries and keys their length.
     #[inline(always)]
-    fn read<I: Isa>(&self, head: usize, some: Range<usize>, tokens: &mut Tokens) {
+    fn read<I: Isa>(&self, head: usize, some: Range<usize>, tokens: &mut DeltaTokens) {
         let Delta {
             heads,
             qkv,
             b_a,
             rate,
             dt_bias,
-            most_share,
+            max_beta,
             ..
         } = self.delta;
         let (key_dim, value_dim) = (heads.key_dim, heads.value_dim);
@@ -283,13 +283,13 @@ impl<T: Element> Part<'_, T> {
             let (b, a) = b_a.row(token).split_at(heads.num_value_heads);
             let step = softplus::<I>(a[head].to_f32() + dt_bias[head]);
             tokens.decays[index] = exp::<I>(-rate[head] * step);
-            tokens.shares[index] = most_share / (1.0 + exp::<I>(-b[head].to_f32()));
+            tokens.shares[index] = max_beta / (1.0 + exp::<I>(-b[head].to_f32()));
         }
     }
 
     /// Norms what the state gave for some tokens, and writes it behind its gate.
     #[inline(always)]
-    fn write<I: Isa>(&self, head: usize, some: Range<usize>, tokens: &mut Tokens) {
+    fn write<I: Isa>(&self, head: usize, some: Range<usize>, tokens: &mut DeltaTokens) {
         let Delta {
             heads,
             gate,
@@ -317,7 +317,12 @@ impl<T: Element> Part<'_, T> {
 
 /// Moves a state on by some tokens.
 #[inline(always)]
-fn advance<I: Isa>(state: &mut [f32], value_dim: usize, num_tokens: usize, tokens: &mut Tokens) {
+fn advance<I: Isa>(
+    state: &mut [f32],
+    value_dim: usize,
+    num_tokens: usize,
+    tokens: &mut DeltaTokens,
+) {
     let mut start = 0;
     while start < value_dim {
         let left = (value_dim - start) / I::LANES;
@@ -338,7 +343,7 @@ fn columns<I: Isa, const N: usize>(
     value_dim: usize,
     start: usize,
     num_tokens: usize,
-    tokens: &mut Tokens,
+    tokens: &mut DeltaTokens,
 ) {
     let key_dim = state.len() / value_dim;
     for token in 0..num_tokens {
@@ -347,18 +352,18 @@ fn columns<I: Isa, const N: usize>(
         let decay = I::splat(tokens.decays[token]);
         let share = I::splat(tokens.shares[token]);
         let zero = I::splat(0.0);
-        let mut recalled = [zero; N];
+        let mut kv_mem = [zero; N];
         for (row, &key) in state.chunks_exact(value_dim).zip(key) {
             let key = I::splat(key);
-            for (n, recalled) in recalled.iter_mut().enumerate() {
+            for (n, kv_mem) in kv_mem.iter_mut().enumerate() {
                 let old = I::mul_lanes(I::load(&row[start + n * I::LANES..]), decay);
-                *recalled = I::mul_add_lanes(old, key, *recalled);
+                *kv_mem = I::mul_add_lanes(old, key, *kv_mem);
             }
         }
         let mut corrections = [zero; N];
         for (n, correction) in corrections.iter_mut().enumerate() {
             let value = I::load(&tokens.values[token * value_dim + start + n * I::LANES..]);
-            let missing = I::mul_add_lanes(recalled[n], I::splat(-1.0), value);
+            let missing = I::mul_add_lanes(kv_mem[n], I::splat(-1.0), value);
             *correction = I::mul_lanes(missing, share);
         }
         let mut outputs = [zero; N];

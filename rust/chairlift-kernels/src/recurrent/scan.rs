@@ -22,7 +22,7 @@ use crate::{
         pool,
         rows::{Rows, RowsMut},
     },
-    recurrent::{Sequence, Sequences, delta::softplus},
+    recurrent::{RecurrentRows, Sequence, delta::softplus},
 };
 use std::ops::Range;
 
@@ -92,7 +92,7 @@ pub struct Scan<'a, T> {
 /// If the arguments do not fit each other.
 pub fn selective_scan<T: Element>(
     scan: Scan<'_, T>,
-    sequences: Sequences<'_>,
+    sequences: RecurrentRows<'_>,
     state: &mut [f32],
     out: RowsMut<'_, T>,
 ) -> Result<(), ArgumentError> {
@@ -120,7 +120,7 @@ pub fn selective_scan<T: Element>(
     // Heads and not rows are shared out: a prompt among decodes is work for all threads.
     let grain = pool::grain(num_tokens * sizes.state());
     pool::split(sizes.num_heads, grain, |own| {
-        dispatch(Part {
+        dispatch(ScanPart {
             scan,
             sequences: &sequences,
             state,
@@ -132,7 +132,7 @@ pub fn selective_scan<T: Element>(
     Ok(())
 }
 
-struct Part<'a, T> {
+struct ScanPart<'a, T> {
     scan: Scan<'a, T>,
     sequences: &'a [Sequence],
     state: Disjoint<'a, f32>,
@@ -144,7 +144,7 @@ struct Part<'a, T> {
 }
 
 /// The inputs of a few tokens of a head, and what the state gives for them.
-struct Tokens {
+struct ScanTokens {
     /// `[TOKENS, state_dim]`: `step B`.
     keys: Vec<f32>,
     /// `[TOKENS, state_dim]`: `C`.
@@ -157,13 +157,13 @@ struct Tokens {
     decays: [f32; TOKENS],
 }
 
-impl<T: Element> Kernel for Part<'_, T> {
+impl<T: Element> Kernel for ScanPart<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Isa>(self) {
         let sizes = self.scan.sizes;
-        let mut tokens = Tokens {
+        let mut tokens = ScanTokens {
             keys: vec![0.0; TOKENS * sizes.state_dim],
             queries: vec![0.0; TOKENS * sizes.state_dim],
             values: vec![0.0; TOKENS * sizes.head_dim],
@@ -193,10 +193,10 @@ impl<T: Element> Kernel for Part<'_, T> {
     }
 }
 
-impl<T: Element> Part<'_, T> {
+impl<T: Element> ScanPart<'_, T> {
     /// Widens the inputs of some tokens.
     #[inline(always)]
-    fn read<I: Isa>(&self, head: usize, some: Range<usize>, tokens: &mut Tokens) {
+    fn read<I: Isa>(&self, head: usize, some: Range<usize>, tokens: &mut ScanTokens) {
         let Scan {
             sizes,
             xbc,
@@ -229,7 +229,7 @@ impl<T: Element> Part<'_, T> {
     }
 
     #[inline(always)]
-    fn write(&self, head: usize, some: Range<usize>, tokens: &Tokens) {
+    fn write(&self, head: usize, some: Range<usize>, tokens: &ScanTokens) {
         let head_dim = self.scan.sizes.head_dim;
         for (token, numbers) in some.zip(tokens.outputs.chunks_exact(head_dim)) {
             let start = token * self.stride + head * head_dim;
@@ -250,7 +250,7 @@ fn column<I: Isa>(
     start: usize,
     skip: f32,
     num_tokens: usize,
-    tokens: &mut Tokens,
+    tokens: &mut ScanTokens,
 ) {
     let (state_dim, head_dim) = (sizes.state_dim, sizes.head_dim);
     for token in 0..num_tokens {

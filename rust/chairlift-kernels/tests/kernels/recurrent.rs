@@ -5,7 +5,7 @@ use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
     ops::{gated_norm::gated_rms_norm, scale::gate_by_sigmoid},
     recurrent::{
-        Sequences,
+        RecurrentRows,
         conv::{Conv, causal_conv},
         delta::{Delta, Heads, gated_delta},
         scan::{Scan, ScanSizes, selective_scan},
@@ -37,7 +37,7 @@ fn in_chunks<T: Element>(
     chunk: usize,
     width: usize,
     state: &mut [f32],
-    mut step: impl FnMut(&[usize], Sequences<'_>, &mut [f32], RowsMut<'_, T>),
+    mut step: impl FnMut(&[usize], RecurrentRows<'_>, &mut [f32], RowsMut<'_, T>),
 ) -> Vec<T> {
     let mut out = vec![T::default(); TOKENS * width];
     for (index, start) in (0..TOKENS).step_by(chunk).enumerate() {
@@ -45,7 +45,7 @@ fn in_chunks<T: Element>(
         // Row 1 computes the tokens of the sequence one by one: as many as there are steps.
         let tokens: Vec<usize> = [index].into_iter().chain(start..end).collect();
         let mut part = vec![T::default(); tokens.len() * width];
-        let sequences = Sequences {
+        let sequences = RecurrentRows {
             rows: &[1, 3],
             starts: &[0, 1, tokens.len() as i32],
             lens: &[index as i32 + 1, end as i32],
@@ -142,13 +142,13 @@ const EPS: f32 = 1e-5;
 const MOST_SHARE: f32 = 1.5;
 
 impl<T: Element> Rule<T> {
-    fn new(value_dim: usize, in_turn: bool) -> Self {
+    fn new(value_dim: usize, interleaved_heads: bool) -> Self {
         let heads = Heads {
             num_key_heads: 2,
             num_value_heads: 4,
             key_dim: 11,
             value_dim,
-            in_turn,
+            interleaved_heads,
         };
         Self {
             heads,
@@ -172,7 +172,7 @@ impl<T: Element> Rule<T> {
         let width = qkv.len() / TOKENS;
         let mut out = vec![0.0; gate.len()];
         for head in 0..4 {
-            let key_head = if self.heads.in_turn {
+            let key_head = if self.heads.interleaved_heads {
                 head % 2
             } else {
                 head / 2
@@ -234,7 +234,7 @@ impl<T: Element> Rule<T> {
                     dt_bias: &self.dt_bias,
                     norm_weight: &self.norm,
                     eps: EPS,
-                    most_share: MOST_SHARE,
+                    max_beta: MOST_SHARE,
                 };
                 gated_delta(delta, sequences, state, out).expect("it fits");
             },
@@ -242,8 +242,8 @@ impl<T: Element> Rule<T> {
     }
 }
 
-fn delta_rule<T: Element>(value_dim: usize, in_turn: bool) {
-    let rule = Rule::<T>::new(value_dim, in_turn);
+fn delta_rule<T: Element>(value_dim: usize, interleaved_heads: bool) {
+    let rule = Rule::<T>::new(value_dim, interleaved_heads);
     let whole = rule.run(TOKENS);
     assert_close(&whole, &rule.exact(), rounding::<T>(), 5e-5, "delta rule");
     for chunk in [1, 2, 16, 17, 30] {

@@ -12,14 +12,14 @@ use crate::{
 
 /// `(up + 1) gate / (1 + e^(-alpha gate))`, where gates are at most `limit`, and ups between `-limit` and it.
 #[derive(Clone, Copy, Debug)]
-pub struct Clamped {
+pub struct ClampedSwiglu {
     /// Positive.
     pub limit: f32,
     /// Of the exponent.
     pub alpha: f32,
 }
 
-impl Clamped {
+impl ClampedSwiglu {
     /// Writes what a row of `gate_up` gives, which holds the gates, then the ups.
     ///
     /// Shapes: `gate_up` `[T, 2 I]`, `out` `[T, I]`.
@@ -41,8 +41,8 @@ impl Clamped {
         expect_equal("out", "as many rows as gate_up:", gate_up.len(), out.len())?;
         let (gates, ups) = gate_up.split_at(width);
         out.par_rows(|rows| {
-            dispatch(Run {
-                clamped: self,
+            dispatch(ClampRows {
+                clamped_swiglu: self,
                 gates,
                 ups,
                 rows,
@@ -52,19 +52,19 @@ impl Clamped {
     }
 }
 
-struct Run<'a> {
-    clamped: Clamped,
+struct ClampRows<'a> {
+    clamped_swiglu: ClampedSwiglu,
     gates: Rows<'a, f32>,
     ups: Rows<'a, f32>,
     rows: IterMut<'a, f32>,
 }
 
-impl Kernel for Run<'_> {
+impl Kernel for ClampRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Clamped { limit, alpha } = self.clamped;
+        let ClampedSwiglu { limit, alpha } = self.clamped_swiglu;
         for (row, out) in self.rows {
             let (gates, ups) = (self.gates.row(row), self.ups.row(row));
             for ((out, &gate), &up) in out.iter_mut().zip(gates).zip(ups) {
@@ -88,11 +88,11 @@ mod tests {
         let ups = [0.25_f32, -8.0, 8.0, 0.0];
         let row: Vec<f32> = gates.iter().chain(&ups).copied().collect();
         let mut out = [0.0; 4];
-        let clamped = Clamped {
+        let clamped_swiglu = ClampedSwiglu {
             limit: 7.0,
             alpha: 1.702,
         };
-        clamped
+        clamped_swiglu
             .activate_mul(Rows::contiguous(&row, 8), RowsMut::contiguous(&mut out, 4))
             .expect("it fits");
         let exact = |gate: f64, up: f64| (up + 1.0) * gate / (1.0 + (-1.702 * gate).exp());
