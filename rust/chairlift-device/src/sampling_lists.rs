@@ -15,9 +15,9 @@ use chairlift_kernels::{
     sampling::{
         bans::BITS,
         filters::Filters,
-        inputs::{Masks, Sequences},
+        inputs::{DrawSequences, Masks},
         penalties::Penalties,
-        states::State,
+        states::SequenceState,
     },
 };
 use parking_lot::Mutex;
@@ -74,7 +74,7 @@ impl RowList {
     }
 
     /// Lists what a draw at a position changes of its logits, and its filters.
-    fn add(&mut self, state: &mut State, position: usize) {
+    fn add(&mut self, state: &mut SequenceState, position: usize) {
         let options = state.options();
         self.penalties = options.penalties;
         self.filters = options.filters;
@@ -150,7 +150,7 @@ pub struct Lists {
 /// # Panics
 /// If listing another row panicked.
 pub fn lists(
-    sequences: Sequences<'_>,
+    sequences: DrawSequences<'_>,
     positions: &[i32],
     masks: Option<Masks<'_>>,
     vocab_size: usize,
@@ -193,7 +193,7 @@ pub fn lists(
 }
 
 /// Tells the histories their last tokens and drafts. What they have behind a draw comes from draws that do not count.
-fn write_last(sequences: Sequences<'_>, positions: &[i32]) -> Result<(), ArgumentError> {
+fn write_last(sequences: DrawSequences<'_>, positions: &[i32]) -> Result<(), ArgumentError> {
     for (row, &position) in positions.iter().enumerate() {
         let (slot, token) = (sequences.slots[row] as usize, sequences.last_tokens[row]);
         let place = usize::try_from(position).unwrap_or_default();
@@ -210,7 +210,7 @@ fn write_last(sequences: Sequences<'_>, positions: &[i32]) -> Result<(), Argumen
 }
 
 fn list(
-    sequences: Sequences<'_>,
+    sequences: DrawSequences<'_>,
     positions: &[i32],
     masks: Option<Masks<'_>>,
     vocab_size: usize,
@@ -237,13 +237,13 @@ mod tests {
         Rows,
         sampling::{
             bans::{Bans, NoEnd},
-            states::{Options, States},
+            states::{DrawOptions, SequenceStates},
         },
     };
 
-    fn states() -> States {
-        let mut states = States::new(3);
-        let options = Options {
+    fn states() -> SequenceStates {
+        let mut states = SequenceStates::new(3);
+        let options = DrawOptions {
             bans: Bans::new(Some(&[1, 33, 40]), vec![33, 99], vec![vec![7, 8]]),
             no_end: NoEnd {
                 end_ids: vec![2],
@@ -255,14 +255,19 @@ mod tests {
                 ..Penalties::default()
             },
             num_candidates: 4,
-            ..Options::default()
+            ..DrawOptions::default()
         };
-        states.set(1, Some(State::new(options, vec![6, 6])));
+        states.set(1, Some(SequenceState::new(options, vec![6, 6])));
         states
     }
 
-    fn listed(states: &States, slots: &[i32], positions: &[i32], last_tokens: &[i32]) -> Lists {
-        let sequences = Sequences {
+    fn listed(
+        states: &SequenceStates,
+        slots: &[i32],
+        positions: &[i32],
+        last_tokens: &[i32],
+    ) -> Lists {
+        let sequences = DrawSequences {
             states,
             slots,
             last_tokens,
@@ -301,7 +306,7 @@ mod tests {
     #[test]
     fn allowed_ids_and_a_constraint_allow_what_both_do() {
         let (states, bits) = (states(), [0b11, 1 << 8]);
-        let sequences = Sequences {
+        let sequences = DrawSequences {
             states: &states,
             slots: &[1, 0, 1],
             last_tokens: &[6, 0, -1],
@@ -325,7 +330,7 @@ mod tests {
         let again = listed(&states, &[1], &[3], &[9]);
         assert_eq!(again.rows[6] - again.rows[4], 2, "of 6 and 9 alone");
         states.record(&[1], &[4], &[5]);
-        let sequences = Sequences {
+        let sequences = DrawSequences {
             states: &states,
             slots: &[1],
             last_tokens: &[5],

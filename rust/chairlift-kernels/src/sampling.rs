@@ -41,9 +41,9 @@ pub mod states;
 
 use self::{
     candidates::Candidates,
-    draw::{Drawn, Sampler},
+    draw::{Sampled, Sampler},
     filters::Filters,
-    inputs::{Masks, Parameters, Sequences},
+    inputs::{DrawSequences, Masks, Parameters},
 };
 use crate::{
     error::{ArgumentError, expect_equal},
@@ -76,7 +76,7 @@ pub struct Draws<'a> {
 pub fn sample(
     logits: Rows<'_, f32>,
     parameters: &Parameters<'_>,
-    sequences: Option<Sequences<'_>>,
+    sequences: Option<DrawSequences<'_>>,
     masks: Option<Masks<'_>>,
     draws: Draws<'_>,
 ) -> Result<Candidates, ArgumentError> {
@@ -157,9 +157,9 @@ fn draw_row(
     raw: &[f32],
     row: usize,
     parameters: &Parameters<'_>,
-    sequences: Option<Sequences<'_>>,
+    sequences: Option<DrawSequences<'_>>,
     masks: Option<Masks<'_>>,
-) -> Option<Drawn> {
+) -> Option<Sampled> {
     if masks.is_some_and(|masks| masks.is_too_complex(row)) {
         return None;
     }

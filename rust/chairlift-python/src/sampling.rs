@@ -16,9 +16,9 @@ use chairlift_kernels::{
         candidates,
         dry::{Dry, TokenText},
         filters::Filters,
-        inputs::{Masks, Parameters, Sequences},
+        inputs::{DrawSequences, Masks, Parameters},
         penalties::Penalties,
-        states::{Options, State, States},
+        states::{DrawOptions, SequenceState, SequenceStates},
     },
 };
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
@@ -41,11 +41,11 @@ impl TokenText for Text {
 /// What sequences ask for beside temperature, top-k, top-p and min-p, and their tokens, by slot.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct SamplerStates {
-    pub(crate) inner: Arc<Mutex<States>>,
+    pub(crate) inner: Arc<Mutex<SequenceStates>>,
 }
 
 impl SamplerStates {
-    fn states(&self) -> MutexGuard<'_, States> {
+    fn states(&self) -> MutexGuard<'_, SequenceStates> {
         self.inner.lock()
     }
 
@@ -64,7 +64,7 @@ impl SamplerStates {
     #[new]
     fn new(num_slots: usize) -> Self {
         Self {
-            inner: Arc::new(Mutex::new(States::new(num_slots))),
+            inner: Arc::new(Mutex::new(SequenceStates::new(num_slots))),
         }
     }
 
@@ -119,7 +119,7 @@ impl SamplerStates {
                 text: Arc::new(Text(Arc::clone(&table.inner))),
             }),
         };
-        let options = Options {
+        let options = DrawOptions {
             bans: Bans::new(allowed_ids.as_deref(), banned_ids, bad_words),
             no_end: NoEnd {
                 end_ids,
@@ -140,7 +140,7 @@ impl SamplerStates {
             },
             num_candidates,
         };
-        let state = State::new(options, prompt);
+        let state = SequenceState::new(options, prompt);
         self.states().set(slot, Some(state));
         Ok(())
     }
@@ -153,11 +153,11 @@ impl SamplerStates {
             .get(slot)
             .map(|mut state| state.set_no_end(no_end.clone()));
         if known.is_none() && before > 0 {
-            let options = Options {
+            let options = DrawOptions {
                 no_end,
-                ..Options::default()
+                ..DrawOptions::default()
             };
-            states.set(slot, Some(State::new(options, Vec::new())));
+            states.set(slot, Some(SequenceState::new(options, Vec::new())));
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl SamplerStates {
 
 /// The arguments beyond those that every draw has.
 struct Extras {
-    states: Arc<Mutex<States>>,
+    states: Arc<Mutex<SequenceStates>>,
     slots: Tensor,
     last_tokens: Tensor,
 }
@@ -245,7 +245,7 @@ impl Call for Sample {
         };
         let states = self.extras.as_ref().map(|extras| extras.states.lock());
         let sequences = match (&self.extras, &states) {
-            (Some(extras), Some(states)) => Some(Sequences {
+            (Some(extras), Some(states)) => Some(DrawSequences {
                 states,
                 slots: borrows.slice("slots", &extras.slots)?,
                 last_tokens: borrows.slice("last_tokens", &extras.last_tokens)?,

@@ -1,7 +1,7 @@
 //! Log probabilities: of tokens that are known, as those of a prompt, and of what a step samples.
 
 use chairlift_core::SampleScores;
-use chairlift_kernels::sampling::score::{self, Scores};
+use chairlift_kernels::sampling::score::{self, TokenScores};
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyArithmeticError, prelude::*};
 
@@ -42,7 +42,7 @@ impl Call for Score {
         let mut borrows = Borrows::default();
         let logits = borrows.rows::<f32>("logits", &self.logits)?;
         let tokens = borrows.slice("tokens", &self.tokens)?;
-        let scores = Scores {
+        let scores = TokenScores {
             logprobs: borrows.slice_mut("logprobs", &self.logprobs)?,
             ranks: borrows.slice_mut("ranks", &self.ranks)?,
             candidate_ids: borrows.slice_mut("candidate_ids", &self.candidate_ids)?,

@@ -6,8 +6,8 @@ use chairlift_grammar::Draw;
 use chairlift_kernels::{
     memory::rows::Rows,
     sampling::{
-        inputs::{Masks, Sequences},
-        states::States,
+        inputs::{DrawSequences, Masks},
+        states::SequenceStates,
     },
 };
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The draws of a step of which some ask for more than temperature, top-k, top-p and min-p.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct SequenceDraws {
-    states: Arc<Mutex<States>>,
+    states: Arc<Mutex<SequenceStates>>,
     constraints: Py<Constraints>,
     slots: Vec<i32>,
     positions: Vec<i32>,
@@ -94,7 +94,7 @@ impl SequenceDraws {
                 of_draw: &masks.of_draw,
             });
             let states = self.states.lock();
-            let sequences = Sequences {
+            let sequences = DrawSequences {
                 states: &states,
                 slots: &self.slots,
                 last_tokens: &last_tokens,

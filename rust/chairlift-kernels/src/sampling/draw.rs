@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-pub(super) struct Drawn {
+pub(super) struct Sampled {
     pub(super) token: usize,
     pub(super) logprob: f32,
     pub(super) rank: usize,
@@ -34,10 +34,10 @@ pub(super) struct Sampler<'a> {
 }
 
 impl Kernel for Sampler<'_> {
-    type Output = Option<Drawn>;
+    type Output = Option<Sampled>;
 
     #[inline(always)]
-    fn run<I: Isa>(mut self) -> Option<Drawn> {
+    fn run<I: Isa>(mut self) -> Option<Sampled> {
         let raw = self.raw;
         let largest_logit = largest(raw)?;
         let token = match self.changed.take() {
@@ -53,7 +53,7 @@ impl Kernel for Sampler<'_> {
 
 /// What the model says of a token whose logit is one of `raw`, of which `largest_logit` is the largest.
 #[inline(always)]
-fn score<I: Isa>(raw: &[f32], largest_logit: f32, token: usize, num_candidates: usize) -> Drawn {
+fn score<I: Isa>(raw: &[f32], largest_logit: f32, token: usize, num_candidates: usize) -> Sampled {
     let chosen = raw[token];
     let better = if chosen < largest_logit {
         num_above(raw, chosen)
@@ -63,7 +63,7 @@ fn score<I: Isa>(raw: &[f32], largest_logit: f32, token: usize, num_candidates: 
     let log_total = total::<I>(raw, largest_logit).ln();
     let logprob = |logit: f32| (f64::from(logit - largest_logit) - log_total) as f32;
     let candidates = top(raw, num_candidates);
-    Drawn {
+    Sampled {
         token,
         logprob: logprob(chosen),
         rank: 1 + better,
@@ -82,10 +82,10 @@ pub(super) struct Scorer<'a> {
 }
 
 impl Kernel for Scorer<'_> {
-    type Output = Option<Drawn>;
+    type Output = Option<Sampled>;
 
     #[inline(always)]
-    fn run<I: Isa>(self) -> Option<Drawn> {
+    fn run<I: Isa>(self) -> Option<Sampled> {
         let largest_logit = largest(self.logits)?;
         Some(score::<I>(
             self.logits,
@@ -113,8 +113,8 @@ impl Sampler<'_> {
             return self.token::<I>(logits, largest_logit, common);
         }
         let (seed, index, position) = self.coordinates();
-        let coin = second_uniform(seed, index, position);
-        self.filters.apply::<I>(logits, common, coin);
+        let uniform = second_uniform(seed, index, position);
+        self.filters.apply::<I>(logits, common, uniform);
         let rest = Common {
             top_k: 0,
             top_p: 1.0,

@@ -36,9 +36,9 @@ impl std::fmt::Debug for Dry {
 
 /// Which tokens of a sequence end with a breaker, as far as is known.
 #[derive(Debug, Default)]
-pub(super) struct Breaks(Vec<bool>);
+pub(super) struct SequenceBreakers(Vec<bool>);
 
-impl Breaks {
+impl SequenceBreakers {
     /// Forgets the tokens from a position on.
     pub(super) fn forget(&mut self, position: usize) {
         self.0.truncate(position);
@@ -89,8 +89,13 @@ impl Dry {
         self.ends_with_breaker(&[id])
     }
 
-    pub(super) fn apply(&self, logits: &mut [f32], tokens: &[i32], breaks: &mut Breaks) {
-        for (id, penalty) in self.penalties(tokens, breaks) {
+    pub(super) fn apply(
+        &self,
+        logits: &mut [f32],
+        tokens: &[i32],
+        breakers_seen: &mut SequenceBreakers,
+    ) {
+        for (id, penalty) in self.penalties(tokens, breakers_seen) {
             if let Some(logit) = logits.get_mut(id as usize) {
                 *logit -= penalty;
             }
@@ -98,10 +103,14 @@ impl Dry {
     }
 
     /// What is subtracted from the logits of tokens, each of which is there once.
-    pub(super) fn penalties(&self, tokens: &[i32], breaks: &mut Breaks) -> Vec<(i32, f32)> {
+    pub(super) fn penalties(
+        &self,
+        tokens: &[i32],
+        breakers_seen: &mut SequenceBreakers,
+    ) -> Vec<(i32, f32)> {
         // llama.cpp's own bound: base^n stays finite.
         const LOG_OF_LARGEST: f32 = 88.722_84;
-        let max_length = breaks.num_after_last(self, tokens);
+        let max_length = breakers_seen.num_after_last(self, tokens);
         let tokens = &tokens[tokens.len().saturating_sub(self.last_n)..];
         let max_length = max_length.min(tokens.len());
         if tokens.len() <= self.allowed_length || max_length < self.allowed_length {
@@ -195,7 +204,7 @@ mod tests {
 
     fn penalized(dry: &Dry, tokens: &[i32]) -> Vec<(usize, f32)> {
         let mut logits = [0.0; 29];
-        dry.apply(&mut logits, tokens, &mut Breaks::default());
+        dry.apply(&mut logits, tokens, &mut SequenceBreakers::default());
         let penalties = logits.iter().enumerate().filter(|(_, logit)| **logit < 0.0);
         penalties.map(|(id, logit)| (id, -logit)).collect()
     }

@@ -53,9 +53,9 @@ impl Filters {
 
     /// Drops what temperature, top-k, typical-p, top-p, min-p and XTC drop, in this order.
     ///
-    /// `coin` in [0, 1) decides whether XTC applies.
+    /// `uniform` in [0, 1) decides whether XTC applies.
     #[inline(always)]
-    pub(super) fn apply<I: Isa>(&self, logits: &mut [f32], common: Common, coin: f64) {
+    pub(super) fn apply<I: Isa>(&self, logits: &mut [f32], common: Common, uniform: f64) {
         let temperature = common.temperature;
         let all = Weights::new(largest(logits).unwrap_or(0.0), temperature);
         let mut kept = Kept::new(logits, last_kept::<I>(logits, &all, common.top_k, 1.0));
@@ -70,7 +70,7 @@ impl Filters {
             let weights = kept.weights(temperature);
             kept.retain(|place, logit| weights.weight::<I>(logit, place) >= common.min_p);
         }
-        if coin < f64::from(self.xtc_probability) {
+        if uniform < f64::from(self.xtc_probability) {
             kept.exclude_top::<I>(temperature, self.xtc_threshold);
         }
         logits.fill(f32::NEG_INFINITY);

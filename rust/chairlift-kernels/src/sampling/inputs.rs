@@ -3,7 +3,7 @@
 use crate::{
     error::{ArgumentError, expect_equal},
     memory::rows::Rows,
-    sampling::{bans::BITS, states::States},
+    sampling::{bans::BITS, states::SequenceStates},
 };
 use chairlift_draws::mask_line::NOT_COMPUTED;
 
@@ -118,15 +118,15 @@ impl<'a> Masks<'a> {
 
 /// The sequences of the draws, for those that ask for more than [`Parameters`] have.
 #[derive(Debug, Clone, Copy)]
-pub struct Sequences<'a> {
-    pub states: &'a States,
+pub struct DrawSequences<'a> {
+    pub states: &'a SequenceStates,
     /// `[S]`
     pub slots: &'a [i32],
     /// `[S]`: the token before the one that is drawn: the last, or a draft.
     pub last_tokens: &'a [i32],
 }
 
-impl Sequences<'_> {
+impl DrawSequences<'_> {
     /// Tells the histories of all sequences their last tokens and drafts: a draw sees the drafts before it.
     pub(super) fn write_last(&self, positions: &[i32]) -> Result<(), ArgumentError> {
         for (row, &position) in positions.iter().enumerate() {

@@ -2,7 +2,9 @@
 
 use crate::{
     isa::Isa,
-    sampling::probabilities::{LANES, LAST_OF_ALL, Last, Weights, in_lanes, key, logit_of, weigh},
+    sampling::probabilities::{
+        LANES, LAST_OF_ALL, Last, Weights, in_lanes, key, logit_of, weight_of_key,
+    },
 };
 
 /// The largest logit, or None if a logit is NaN or +inf or all are -inf.
@@ -49,7 +51,7 @@ pub(super) fn last_kept<I: Isa>(
         candidates.sort_unstable();
         total = 0.0;
         for &key in &candidates {
-            total += weigh::<I>(weights, key);
+            total += weight_of_key::<I>(weights, key);
         }
     } else {
         total = weights.sums::<I>(logits).iter().sum();
@@ -62,7 +64,7 @@ pub(super) fn last_kept<I: Isa>(
     let enough = f64::from(top_p) * total;
     let mut sum = 0.0;
     for &key in &candidates {
-        sum += weigh::<I>(weights, key);
+        sum += weight_of_key::<I>(weights, key);
         if sum >= enough {
             return (logit_of(key), key as u32 as usize);
         }

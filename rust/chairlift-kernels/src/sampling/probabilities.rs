@@ -111,6 +111,6 @@ pub(crate) fn total<I: Isa>(logits: &[f32], largest: f32) -> f64 {
 
 /// The weight of the token of a key.
 #[inline(always)]
-pub(crate) fn weigh<I: Isa>(weights: &Weights, key: u64) -> f64 {
+pub(crate) fn weight_of_key<I: Isa>(weights: &Weights, key: u64) -> f64 {
     f64::from(weights.weight::<I>(logit_of(key), key as u32 as usize))
 }

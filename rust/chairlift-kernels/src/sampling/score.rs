@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// What the model says of given tokens, `[N]` each; the candidates are `[N, stride]`.
 #[derive(Debug)]
-pub struct Scores<'a> {
+pub struct TokenScores<'a> {
     /// Log softmax of the logits at the token.
     pub logprobs: &'a mut [f32],
     /// Place of the token among the logits, from 1; equals share the best.
@@ -31,7 +31,7 @@ pub struct Scores<'a> {
 pub fn score(
     logits: Rows<'_, f32>,
     tokens: &[i32],
-    scores: Scores<'_>,
+    scores: TokenScores<'_>,
 ) -> Result<bool, ArgumentError> {
     let (rows, stride) = (logits.len(), scores.stride);
     expect_equal("tokens", "one per row:", rows, tokens.len())?;

@@ -4,7 +4,7 @@ use crate::{
     isa::dispatch::dispatch,
     sampling::{
         bans::{Bans, NoEnd},
-        dry::{Breaks, Dry},
+        dry::{Dry, SequenceBreakers},
         filters::{Filters, TopNSigma},
         history::{Count, History},
         penalties::{Penalties, bias},
@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 /// What a request asks for beside temperature, top-k, top-p and min-p.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct DrawOptions {
     pub bans: Bans,
     pub no_end: NoEnd,
     pub bias: Vec<(i32, f32)>,
@@ -25,7 +25,7 @@ pub struct Options {
     pub num_candidates: usize,
 }
 
-impl Options {
+impl DrawOptions {
     fn need_history(&self) -> bool {
         self.bans.need_history() || !self.penalties.are_off() || self.dry.is_some()
     }
@@ -33,20 +33,20 @@ impl Options {
 
 /// The state of one sequence.
 #[derive(Debug)]
-pub struct State {
-    options: Options,
+pub struct SequenceState {
+    options: DrawOptions,
     history: Option<History>,
-    breaks: Breaks,
+    breakers_seen: SequenceBreakers,
 }
 
-impl State {
+impl SequenceState {
     /// The state of a sequence before its first draw.
-    pub fn new(options: Options, prompt: Vec<i32>) -> Self {
+    pub fn new(options: DrawOptions, prompt: Vec<i32>) -> Self {
         let history = options.need_history().then(|| History::new(prompt));
         Self {
             options,
             history,
-            breaks: Breaks::default(),
+            breakers_seen: SequenceBreakers::default(),
         }
     }
 
@@ -68,7 +68,7 @@ impl State {
 
     /// Changes the logits of the token at a position as the options say, up to top-n-sigma.
     pub(super) fn apply(&mut self, logits: &mut [f32], position: usize) {
-        let Options {
+        let DrawOptions {
             bans,
             no_end,
             bias: biases,
@@ -89,8 +89,8 @@ impl State {
                 penalties.apply(logits, history.counts(position));
             }
             if let Some(dry) = dry {
-                self.breaks.forget(history.take_first_changed());
-                dry.apply(logits, history.before(position), &mut self.breaks);
+                self.breakers_seen.forget(history.take_first_changed());
+                dry.apply(logits, history.before(position), &mut self.breakers_seen);
             }
         }
         if filters.top_n_sigma > 0.0 {
@@ -99,7 +99,7 @@ impl State {
         }
     }
     /// What the request asks for.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &DrawOptions {
         &self.options
     }
 
@@ -125,16 +125,16 @@ impl State {
         let (Some(dry), Some(history)) = (&self.options.dry, &mut self.history) else {
             return Vec::new();
         };
-        self.breaks.forget(history.take_first_changed());
-        dry.penalties(history.before(position), &mut self.breaks)
+        self.breakers_seen.forget(history.take_first_changed());
+        dry.penalties(history.before(position), &mut self.breakers_seen)
     }
 }
 
 /// The states of all sequences, by slot; most have none.
 #[derive(Debug)]
-pub struct States(Vec<Option<Box<Mutex<State>>>>);
+pub struct SequenceStates(Vec<Option<Box<Mutex<SequenceState>>>>);
 
-impl States {
+impl SequenceStates {
     /// So many slots without a state.
     pub fn new(num_slots: usize) -> Self {
         Self((0..num_slots).map(|_| None).collect())
@@ -148,12 +148,12 @@ impl States {
     ///
     /// # Panics
     /// If there is no such slot.
-    pub fn set(&mut self, slot: usize, state: Option<State>) {
+    pub fn set(&mut self, slot: usize, state: Option<SequenceState>) {
         self.0[slot] = state.map(|state| Box::new(Mutex::new(state)));
     }
 
     /// The state of a slot, if it has one.
-    pub fn get(&self, slot: usize) -> Option<MutexGuard<'_, State>> {
+    pub fn get(&self, slot: usize) -> Option<MutexGuard<'_, SequenceState>> {
         let state = self.0.get(slot)?.as_ref()?;
         Some(state.lock())
     }
