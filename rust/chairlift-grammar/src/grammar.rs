@@ -8,12 +8,7 @@ use llguidance::{
     panic_utils,
 };
 
-use crate::{source::Source, vocabulary::Vocabulary};
-
-/// A constraint is no grammar, or too large a one; the message is the parser's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CompileError(pub String);
+use crate::{error::CompileError, source::Source, vocabulary::Vocabulary};
 
 /// Letters of a message at most: a parser quotes what it was given.
 const MAX_MESSAGE: usize = 500;

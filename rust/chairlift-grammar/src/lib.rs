@@ -15,6 +15,7 @@
 //! - [`workers`]: the threads that compute masks beside the forward pass.
 
 pub mod constraints;
+mod error;
 pub mod grammar;
 pub mod matcher;
 pub mod patterns;
@@ -25,7 +26,8 @@ mod workers;
 
 pub use self::{
     constraints::{Constraints, Draw, Masks, Pending},
-    grammar::{CompileError, Compiler, Grammar},
+    error::CompileError,
+    grammar::{Compiler, Grammar},
     matcher::Matcher,
     source::Source,
     vocabulary::Vocabulary,

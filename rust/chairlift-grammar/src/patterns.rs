@@ -7,7 +7,7 @@ use llguidance::{
     panic_utils, regex_to_lark,
 };
 
-use crate::grammar::{CompileError, message};
+use crate::{error::CompileError, grammar::message};
 
 /// Work of one question.
 const FUEL: u64 = 10_000;

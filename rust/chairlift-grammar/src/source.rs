@@ -3,7 +3,7 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
-use crate::grammar::CompileError;
+use crate::error::CompileError;
 
 /// Bytes of a constraint's text at most, choices together.
 pub const MAX_BYTES: usize = 256 * 1024;
