@@ -53,7 +53,7 @@ fn a_decode_is_cut_into_splits_and_the_longest_row_comes_first() {
 }
 
 #[test]
-fn a_chunk_is_cut_into_tiles_and_the_one_that_sees_most_comes_first() {
+fn a_chunk_is_cut_into_tiles_and_the_longest_comes_first() {
     let (work, tiles) = cut(&CUT, &[(20, 20), (4, 4)], 64);
     assert_eq!(work, [[1, 0, 0, 0], [1, 1, 0, 0]], "16 packed rows");
     assert_eq!(tiles, [[0, 0, 64], [0, 1, 64], [0, 0, 0], [0, 1, 0]]);

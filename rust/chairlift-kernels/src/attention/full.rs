@@ -257,7 +257,7 @@ impl<T: Element> Head<'_, T> {
         scores::<I>(memory, self.head_dim, whole.clone());
         let mut sums = [0.0; QUERY_ROWS];
         for (row, sum) in sums.iter_mut().enumerate().take(rows) {
-            *sum = self.weigh::<I>(
+            *sum = self.softmax_weights::<I>(
                 first + row,
                 &mut memory.scores[row * memory.n..][..memory.n],
                 &whole,
@@ -286,7 +286,12 @@ impl<T: Element> Head<'_, T> {
 
     /// Turns the scores of a query into weights, and returns their sum.
     #[inline(always)]
-    fn weigh<I: Isa>(&self, query: usize, scores: &mut [f32], whole: &Range<usize>) -> f32 {
+    fn softmax_weights<I: Isa>(
+        &self,
+        query: usize,
+        scores: &mut [f32],
+        whole: &Range<usize>,
+    ) -> f32 {
         let len = self.tokens.len();
         if let Some(bias) = self.layer.bias {
             let middle = bias.width() / 2;

@@ -1,6 +1,6 @@
 //! The likeliest tokens beside the one that is drawn, and the scores of given tokens.
 
-use crate::sampling::order::{at_least, below_top_k};
+use crate::sampling::order::{below_top_k, keys_reaching};
 
 /// Candidates of the draws of a step, `[S, stride]` each; a draw that asks for fewer has the first of a line.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -35,7 +35,7 @@ pub(super) fn top(logits: &[f32], count: usize) -> Vec<u64> {
     if count == 0 {
         return Vec::new();
     }
-    let mut keys = at_least(logits, below_top_k(logits, count));
+    let mut keys = keys_reaching(logits, below_top_k(logits, count));
     keys.sort_unstable();
     keys.truncate(count);
     keys

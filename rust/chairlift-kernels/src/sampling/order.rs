@@ -42,7 +42,7 @@ pub(super) fn last_kept<I: Isa>(
     let mut candidates: Vec<u64>;
     let mut total: f64;
     if has_top_k {
-        candidates = at_least(logits, below_top_k(logits, top_k));
+        candidates = keys_reaching(logits, below_top_k(logits, top_k));
         let (_, &mut last, _) = candidates.select_nth_unstable(top_k - 1);
         if top_p >= 1.0 {
             return (logit_of(last), last as u32 as usize);
@@ -58,7 +58,7 @@ pub(super) fn last_kept<I: Isa>(
         // All tokens less likely than this have together less than half of what top_p drops.
         let rare = 0.5 * (1.0 - f64::from(top_p)) * total / logits.len() as f64;
         let margin = (rare.ln() * f64::from(weights.temperature)) as f32;
-        candidates = at_least(logits, weights.largest + margin);
+        candidates = keys_reaching(logits, weights.largest + margin);
         candidates.sort_unstable();
     }
     let enough = f64::from(top_p) * total;
@@ -76,7 +76,7 @@ pub(super) fn last_kept<I: Isa>(
 
 /// Keys of the tokens with at least this logit.
 #[inline(always)]
-pub(super) fn at_least(logits: &[f32], bound: f32) -> Vec<u64> {
+pub(super) fn keys_reaching(logits: &[f32], bound: f32) -> Vec<u64> {
     let mut keys = Vec::new();
     for (id, &logit) in logits.iter().enumerate() {
         if logit >= bound {

@@ -38,11 +38,11 @@ fn check<T: Element>(m: usize, n: usize, k: usize, quantization: Quantization) {
     for (index, got) in out.into_iter().enumerate() {
         let (x, w) = (&x[index / n * k..][..k], &weight[index % n * k..][..k]);
         let expected: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
-        let most: f64 = x.iter().zip(w).fold(1e-3, |sum, (x, w)| {
+        let bound: f64 = x.iter().zip(w).fold(1e-3, |sum, (x, w)| {
             sum + (x.abs() + x_step) * w_step / 2.0 + w.abs() * x_step / 2.0
         });
         assert!(
-            (got - expected).abs() <= most,
+            (got - expected).abs() <= bound,
             "{quantization:?}, m {m}, n {n}, k {k}: [{index}] is {got}, expected {expected}"
         );
     }

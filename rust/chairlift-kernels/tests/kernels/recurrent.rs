@@ -139,7 +139,7 @@ struct Rule<T> {
 }
 
 const EPS: f32 = 1e-5;
-const MOST_SHARE: f32 = 1.5;
+const MAX_BETA: f32 = 1.5;
 
 impl<T: Element> Rule<T> {
     fn new(value_dim: usize, interleaved_heads: bool) -> Self {
@@ -192,9 +192,9 @@ impl<T: Element> Rule<T> {
                 let decay = (-f64::from(self.rate[head]) * step).exp();
                 let mut outputs = vec![0.0; value_dim];
                 for (v, output) in outputs.iter_mut().enumerate() {
-                    let recalled: f64 = (0..key_dim).map(|k| decay * state[k][v] * key[k]).sum();
-                    let share = f64::from(MOST_SHARE) / (1.0 + (-b).exp());
-                    let correction = (value[v] - recalled) * share;
+                    let kv_mem: f64 = (0..key_dim).map(|k| decay * state[k][v] * key[k]).sum();
+                    let share = f64::from(MAX_BETA) / (1.0 + (-b).exp());
+                    let correction = (value[v] - kv_mem) * share;
                     for k in 0..key_dim {
                         state[k][v] = decay * state[k][v] + key[k] * correction;
                         *output += state[k][v] * query[k] / (key_dim as f64).sqrt();
@@ -234,7 +234,7 @@ impl<T: Element> Rule<T> {
                     dt_bias: &self.dt_bias,
                     norm_weight: &self.norm,
                     eps: EPS,
-                    max_beta: MOST_SHARE,
+                    max_beta: MAX_BETA,
                 };
                 gated_delta(delta, sequences, state, out).expect("it fits");
             },

@@ -153,9 +153,9 @@ fn split<T: Element>(
 
 /// Rows of a tile at most on this machine.
 fn max_tile_rows() -> usize {
-    struct MostRows;
+    struct MaxTileRows;
 
-    impl Kernel for MostRows {
+    impl Kernel for MaxTileRows {
         type Output = usize;
 
         #[inline(always)]
@@ -164,7 +164,7 @@ fn max_tile_rows() -> usize {
         }
     }
 
-    dispatch(MostRows)
+    dispatch(MaxTileRows)
 }
 
 /// The rows of a tile in strips, widened; zeros fill their last strips.
