@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 from chairlift import Engine
-from chairlift.model.adapters.load import linears
+from chairlift.api.types import Request, Sampling, Stopping
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
-from chairlift.model.tensors import ModelTensors
-from chairlift.types import Request, Sampling, Stopping
+from chairlift.model.lora.load import linears
+from chairlift.model.tensors.model_tensors import ModelTensors
 from safetensors.torch import save_file
 
 from benchmarks.peers.model import make_model

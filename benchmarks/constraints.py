@@ -15,9 +15,9 @@ import sys
 import time
 from typing import Any, Literal
 
+from chairlift.api.types import Constraint, Finished, Request, Sampling, Stopping, Tokens
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
-from chairlift.types import Constraint, Finished, Request, Sampling, Stopping, Tokens
 
 MAX_TOKENS = 160
 PROMPT = "Write a long list of ski lifts with their names, heights and opening hours:\n"

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chairlift import Engine
-from chairlift.machine import available_cores
-from chairlift.types import Finished, Request, Sampling, Stopping, Tokens
+from chairlift.api.machine import available_cores
+from chairlift.api.types import Finished, Request, Sampling, Stopping, Tokens
 
 from benchmarks.peers.__main__ import HERE, HOME, fingerprint, made_model
 from benchmarks.peers.comparison import read_result

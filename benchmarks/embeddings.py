@@ -27,13 +27,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 import numpy as np
-from chairlift.config import EngineSettings
+from chairlift.api.config import EngineSettings
+from chairlift.api.machine import available_cores
+from chairlift.api.types import Pooling, Request
+from chairlift.checkpoints.files.folder import resolve_model
+from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
-from chairlift.engine.pooling.embed_all import pool_all
-from chairlift.machine import available_cores
-from chairlift.model.folder import resolve_model
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.types import Pooling, Request
+from chairlift.text.tokenizer import Tokenizer
 from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]

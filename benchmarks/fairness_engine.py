@@ -13,7 +13,7 @@ import sys
 import time
 
 from chairlift import Engine
-from chairlift.types import Request, Sampling, Schedule, Stopping, Tokens
+from chairlift.api.types import Request, Sampling, Schedule, Stopping, Tokens
 
 FOREVER = Schedule(queue_timeout_s=math.inf, time_limit_s=math.inf)
 

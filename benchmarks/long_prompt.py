@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chairlift import Engine
-from chairlift.types import Request, Sampling, Schedule, Stopping, Tokens
+from chairlift.api.types import Request, Sampling, Schedule, Stopping, Tokens
 
 FOREVER = Schedule(queue_timeout_s=float("inf"), time_limit_s=float("inf"))
 

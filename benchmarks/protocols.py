@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import grpc
-from chairlift.server.adapters.stubs import (
+from chairlift.server.protocols.stubs import (
     open_inference_pb2,
     open_inference_pb2_grpc,
     vllm_engine_pb2,

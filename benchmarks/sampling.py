@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import torch
 from chairlift import _core
+from chairlift.api.sampler_options import SamplerOptions, SamplingParameters
+from chairlift.api.types import Request, Sampling, Stopping
 from chairlift.engine.engine import Engine
-from chairlift.engine.sampler import NoEnd, Sampler
-from chairlift.sampler_options import SamplerOptions, SamplingParameters
-from chairlift.types import Request, Sampling, Stopping
+from chairlift.engine.runner.sampler import NoEnd, Sampler
 
 NUM_ROWS = 64
 VOCAB_SIZE = 32_000

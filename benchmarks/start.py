@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from chairlift.api.errors import RequestError, ServerError
 from chairlift.client import connect
-from chairlift.errors import RequestError, ServerError
 
 PROMPT = "The capital of France is"
 WITHIN_S = 120

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chairlift import Engine
+from chairlift.api.types import Request, Sampling, Stopping
 from chairlift.cli.bench.kernels import Roofline
 from chairlift.model.config import ModelConfig
-from chairlift.model.spec import ModelSpec
-from chairlift.types import Request, Sampling, Stopping
+from chairlift.model.specs.model_spec import ModelSpec
 
 from benchmarks.peers.__main__ import made_model, made_workload
 

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from chairlift import Engine
-from chairlift.types import Request, Sampling, Schedule, Stopping
+from chairlift.api.types import Request, Sampling, Schedule, Stopping
 
 FOREVER = Schedule(queue_timeout_s=float("inf"), time_limit_s=float("inf"))
 BLOCK_SIZE = 16

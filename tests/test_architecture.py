@@ -12,75 +12,37 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "chairlift"
 
-LEAVES = {
-    *(
-        "chairlift",
-        "types",
-        "sampler_options",
-        "errors",
-        "chats",
-        "checks",
-        "choices",
-        "constraints",
-        "config",
-        "interruption",
-        "bounded_process",
-        "home",
-        "machine",
-        "recent",
-        "sizes",
-        "units",
-    ),
-}
-KERNELS = {"_core", "kernels", "reference"}
-MODEL = LEAVES | KERNELS | {"attention", "model"}
-# How Python meets the core's scheduler.
-CORE = {"plan", "scheduler"}
-ENGINE = MODEL | CORE | {"engine"}
+LEAVES = {"_core", "api"}
+FILES = LEAVES | {"checkpoints"}
+MODEL = FILES | {"kernels", "attention", "model"}
+ENGINE = MODEL | {"core", "text", "engine"}
 MAY_IMPORT = {
-    "__init__": LEAVES | {"engine"},
+    "__init__": {"api", "engine"},
     "__main__": {"cli"},
-    "errors": set(),
-    "types": {"errors"},
-    "checks": {"errors", "types"},
-    "choices": set(),
-    "chats": {"checks", "errors", "types"},
-    "constraints": {"checks", "errors", "sizes", "types"},
-    "config": {"choices", "errors", "units"},
-    "units": {"errors"},
-    "interruption": {"errors"},
-    "bounded_process": {"errors", "interruption"},
-    "home": set(),
-    "machine": set(),
-    "recent": set(),
-    "sizes": set(),
-    "kernels": {"_core", "errors", "home", "kernels", "machine"},
-    "reference": {"sampler_options"},
-    "sampler_options": set(),
-    "attention": LEAVES | KERNELS | {"attention"},
+    "api": LEAVES,
+    "core": LEAVES | {"core"},
+    "kernels": LEAVES | {"kernels"},
+    "attention": LEAVES | {"attention", "kernels"},
+    "checkpoints": FILES,
+    "text": FILES | {"text"},
     "model": MODEL,
     "engine": ENGINE,
     "v1": {"v1"},
-    "client": LEAVES | {"v1", "client"},
-    "logs": set(),
-    "metrics": LEAVES | {"_core", "metrics"},
-    "plan": set(),
-    "scheduler": {"_core", "choices", "errors"},
-    "figures": set(),
+    "client": {"api", "client", "v1"},
     # A replay runs the scheduler alone: it knows no engine, no model and no torch.
-    "replay": LEAVES | CORE | {"_core", "figures", "replay"},
-    "server": LEAVES | {"_core", "engine", "logs", "metrics", "model", "replay", "server", "v1"},
+    "replay": LEAVES | {"core", "replay"},
+    "server": LEAVES | {"core", "engine", "model", "replay", "server", "text", "v1"},
     "demo": set(),
     "bench": ENGINE | {"bench"},
-    "cli": ENGINE | {"bench", "cli", "client", "demo", "figures", "logs", "replay", "server", "v1"},
+    "cli": ENGINE | {"bench", "cli", "client", "demo", "replay", "server", "v1"},
 }
-"""What each part may import: `server -> engine -> model -> attention -> kernels`."""
+"""What each part may import: `cli -> server -> engine -> model -> checkpoints -> api`."""
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 LONG_FILES: dict[str, str] = {
     "python/chairlift/engine/async_engine.py": "one class: all that a server asks of an engine",
-    "python/chairlift/types.py": "the values of the engine, one beside the other",
+    "python/chairlift/api/types.py": "the values of the engine, one beside the other",
     "rust/chairlift-kernels/tests/kernels/sampling.rs": "one reference, and every law against it",
     "rust/chairlift-kernels/tests/kernels/paged_attention.rs": "one reference, and every edge",
 }
@@ -88,7 +50,7 @@ LONG_FILES: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {}
 """Functions over the limit: `path:name` to the reason."""
 
-GENERATED = {PACKAGE / "v1", PACKAGE / "server" / "adapters" / "stubs"}
+GENERATED = {PACKAGE / "v1", PACKAGE / "server" / "protocols" / "stubs"}
 PYTHON_FILES = sorted(p for p in PACKAGE.rglob("*.py") if not GENERATED & set(p.parents))
 ALL_SOURCES = [
     *PYTHON_FILES,
@@ -142,6 +104,10 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
 
 
+CORE_MODULE = {"chairlift._core"}
+"""The module in Rust, which imports nothing."""
+
+
 def module_graph() -> dict[str, set[str]]:
     """Which modules each module imports, lazily and for types included."""
     names = {module_of(path).removesuffix(".__init__") for path in PYTHON_FILES}
@@ -150,11 +116,42 @@ def module_graph() -> dict[str, set[str]]:
         own = module_of(path).removesuffix(".__init__")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module:
-                inner = {f"{node.module}.{alias.name}" for alias in node.names}
-                # The package itself is imported for its modules alone.
-                graph[own] |= inner & names or {node.module} & names - {"chairlift"}
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    graph[own].add(inner if inner in names | CORE_MODULE else node.module)
             elif isinstance(node, ast.Import):
-                graph[own] |= {alias.name for alias in node.names} & names
+                graph[own] |= {alias.name for alias in node.names}
+    return {name: imports & names for name, imports in graph.items()}
+
+
+def folder_graph() -> dict[str, set[str]]:
+    """Which folders import from which, lazily and for types included.
+
+    The modules of a folder are one node. Its `__init__` is another, above all that is in it.
+    """
+    modules = module_graph()
+
+    def node_of(name: str) -> str:
+        has_modules = any(other.startswith(f"{name}.") for other in modules)
+        return f"{name}.__init__" if has_modules else name.rpartition(".")[0]
+
+    graph: dict[str, set[str]] = {node_of(name): set() for name in modules}
+    for name, imports in modules.items():
+        graph[node_of(name)] |= {node_of(other) for other in imports} - {node_of(name)}
+    return graph
+
+
+def sibling_graph(folder: str) -> dict[str, set[str]]:
+    """Which modules and folders of one folder import which, with all that is below each."""
+    prefix = f"{folder}."
+    graph: dict[str, set[str]] = {}
+    for name, imports in module_graph().items():
+        if name.startswith(prefix):
+            child = name.removeprefix(prefix).partition(".")[0]
+            others = {
+                i.removeprefix(prefix).partition(".")[0] for i in imports if i.startswith(prefix)
+            }
+            graph.setdefault(child, set()).update(others - {child})
     return graph
 
 
@@ -169,6 +166,34 @@ def in_circles(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_modules_import_one_another_in_a_circle() -> None:
     assert not in_circles(module_graph())
+
+
+def test_no_folders_import_one_another_in_a_circle() -> None:
+    graph = folder_graph()
+    assert len(graph) > 30
+    circles = in_circles(graph)
+    assert not circles, {name: graph[name] & {*circles} for name in circles}
+
+
+FOLDERS = sorted(
+    {module_of(path).removesuffix(".__init__").rpartition(".")[0] for path in PYTHON_FILES} - {""}
+)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_parts_of_a_folder_import_one_another_in_a_circle(folder: str) -> None:
+    graph = sibling_graph(folder)
+    assert graph
+    assert not in_circles(graph), {name: graph[name] for name in in_circles(graph)}
+
+
+def test_the_layers_are_in_order() -> None:
+    order = ["cli", "server", "engine", "model", "checkpoints", "api"]
+    for at, upper in enumerate(order):
+        for lower in order[at + 1 :]:
+            assert upper not in MAY_IMPORT[lower], f"{lower} may import {upper}"
+    assert "model" not in MAY_IMPORT["text"]
+    assert "text" not in MAY_IMPORT["checkpoints"] | MAY_IMPORT["model"]
 
 
 def rust_graph(sources: Path) -> dict[str, set[str]]:
@@ -191,7 +216,9 @@ def rust_graph(sources: Path) -> dict[str, set[str]]:
     return graph
 
 
-@pytest.mark.parametrize("crate", ["core", "kernels", "delivery", "grammar", "python", "simulator", "tensor"])
+@pytest.mark.parametrize(
+    "crate", ["core", "kernels", "delivery", "grammar", "python", "simulator", "tensor"]
+)
 def test_no_modules_of_a_crate_use_one_another_in_a_circle(crate: str) -> None:
     graph = rust_graph(ROOT / "rust" / f"chairlift-{crate}" / "src")
     assert any(graph.values())
@@ -199,11 +226,11 @@ def test_no_modules_of_a_crate_use_one_another_in_a_circle(crate: str) -> None:
 
 
 def test_only_the_engine_and_below_import_torch() -> None:
-    below = {"kernels", "reference", "attention", "model", "engine", "bench"}
+    below = {"kernels", "attention", "checkpoints", "model", "engine", "bench"}
     # The scheduler and the kernels take tensors, and a benchmark is a user of theirs alone.
     exempt = {
         PACKAGE / "cli" / "bench" / name for name in ("scheduler.py", "kernels.py", "cuda.py")
-    }
+    } | {PACKAGE / "core" / "events.py"}
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in PYTHON_FILES
@@ -238,7 +265,13 @@ def test_nothing_that_serves_imports_transformers_but_where_it_is_chosen() -> No
 
 @pytest.mark.parametrize(
     "module",
-    ["chairlift", "chairlift.v1", "chairlift.client", "chairlift.cli", "chairlift.model.folder"],
+    [
+        "chairlift",
+        "chairlift.v1",
+        "chairlift.client",
+        "chairlift.cli",
+        "chairlift.checkpoints.files.folder",
+    ],
 )
 def test_import_loads_neither_torch_nor_a_server(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
@@ -246,7 +279,13 @@ def test_import_loads_neither_torch_nor_a_server(module: str) -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
     )
     loaded = set(run.stdout.split())
-    heavy = {"torch", "transformers", "tokenizers", "chairlift.server.server", "chairlift.engine"}
+    heavy = {
+        "torch",
+        "transformers",
+        "tokenizers",
+        "chairlift.server.app.server",
+        "chairlift.engine",
+    }
     assert not loaded & heavy, loaded & heavy
 
 

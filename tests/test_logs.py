@@ -5,7 +5,7 @@ import logging
 import sys
 
 import pytest
-from chairlift.logs import JsonFormatter, TextFormatter, fields
+from chairlift.api.logs import JsonFormatter, TextFormatter, fields
 
 ODD = 'a\nINFO chairlift: request ended handle=forged\r\x1b[31m\u2028"quoted" x=y\\'
 

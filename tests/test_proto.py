@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from chairlift.errors import Reason
+from chairlift.api.errors import Reason
 from chairlift.v1 import admin_pb2, embedding_pb2, generation_pb2, server_pb2, tokenizer_pb2
 from google.protobuf.descriptor import FileDescriptor
 

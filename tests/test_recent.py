@@ -4,7 +4,7 @@ import statistics
 from collections import Counter
 
 import pytest
-from chairlift.recent import Recent, percentile, size_class
+from chairlift.api.recent import Recent, percentile, size_class
 
 
 def test_counts_are_forgotten_after_a_minute_and_kept_for_fifty_seconds() -> None:

@@ -1,8 +1,8 @@
 """The smallest proof that it runs: a server up, a prompt streamed, another cancelled."""
 
+from chairlift.api.config import engine_config
 from chairlift.client import connect_async
-from chairlift.config import engine_config
-from chairlift.server.server import Server, ServerConfig
+from chairlift.server.app.server import Server, ServerConfig
 from chairlift.v1 import generation_pb2 as pb
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import torch
 import transformers
 from chairlift.model.config import ModelConfig
-from chairlift.model.spec import LayerShape
+from chairlift.model.specs.model_spec import LayerShape
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
 from transformers.generation import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import ContinuousBatchingManager

@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 from chairlift import _core
+from chairlift.api.sampler_options import SamplerOptions, SamplingParameters
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.bench.gpu_attention import Batch, PagedAttention
-from chairlift.engine.device_draws import ListBuffers
-from chairlift.engine.sampler import Sampler
+from chairlift.engine.runner.device_draws import ListBuffers
+from chairlift.engine.runner.sampler import Sampler
 from chairlift.kernels import Kernels, cpu
 from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.interface import DeltaRules, RaggedBatch, ScanRules
-from chairlift.model.layer_parts import Experts
-from chairlift.sampler_options import SamplerOptions, SamplingParameters
+from chairlift.model.specs.layer_parts import Experts
 from torch import Tensor
 
 from benchmarks.cuda.mixtures import Mixture

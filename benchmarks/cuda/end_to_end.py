@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import torch
 from chairlift import _core
 from chairlift.attention.cuda import CudaBackend
-from chairlift.engine.device_draws import Pending
-from chairlift.engine.device_runner import DeviceRunner
-from chairlift.engine.model_runner import RunnerShape
+from chairlift.engine.runner.device_draws import Pending
+from chairlift.engine.runner.device_runner import DeviceRunner
+from chairlift.engine.runner.shape import RunnerShape
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
-from chairlift.model.kv_cache import allocate_kv_cache
-from chairlift.model.layer_parts import Attention, Mlp, RmsNorm
-from chairlift.model.norms import Norm
-from chairlift.model.rope import Rope
-from chairlift.model.spec import LayerShape, LayerSpec, ModelSpec
-from chairlift.model.transformer import Transformer
-from chairlift.model.vocabulary import Embedding, Head
-from chairlift.model.weights import LayerWeights, Weights
+from chairlift.model.forward.kv_cache import allocate_kv_cache
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.parts.norms import Norm
+from chairlift.model.specs.layer_parts import Attention, Mlp, RmsNorm
+from chairlift.model.specs.model_spec import LayerShape, LayerSpec, ModelSpec
+from chairlift.model.specs.rope import Rope
+from chairlift.model.specs.vocabulary import Embedding, Head
+from chairlift.model.weights.layers import LayerWeights, Weights
 
 BLOCK_SIZE = 16
 

@@ -7,7 +7,7 @@ import torch
 from chairlift.bench.gpu_attention import seconds_of
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator
-from chairlift.model.layer_parts import Experts
+from chairlift.model.specs.layer_parts import Experts
 from torch import Tensor
 
 QWEN3_30B_A3B = Experts(128, 8, 768, "softmax", least_sum=0.0)

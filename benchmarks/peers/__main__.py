@@ -8,7 +8,7 @@ import platform
 import sys
 from pathlib import Path
 
-from chairlift.choices import KvCacheDtype
+from chairlift.api.choices import KvCacheDtype
 
 from benchmarks.peers.comparison import compare, put_between_marks, table, with_kept_rows
 from benchmarks.peers.environments import PeerError, call, install, limits

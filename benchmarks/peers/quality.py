@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from chairlift.api.config import Dtype, Quantize
 from chairlift.bench.quality import ModelFormat, WindowModel, cut_windows
-from chairlift.config import Dtype, Quantize
 from numpy.typing import NDArray
 
 from benchmarks.peers.environments import PeerError, call, install

@@ -15,8 +15,8 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from chairlift.api.errors import Reason, RequestError, ServerError
 from chairlift.client import AsyncGeneration, connect_async
-from chairlift.errors import Reason, RequestError, ServerError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse

@@ -7,8 +7,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from chairlift.errors import ChairliftError, ConfigError, ModelError, RequestError
-from chairlift.types import (
+from chairlift.api.errors import ChairliftError, ConfigError, ModelError, RequestError
+from chairlift.api.types import (
     Answer,
     Chat,
     ChatMessage,

@@ -1011,7 +1011,7 @@ class Linear:
         Args:
             weight: float32 or bfloat16.
             bias: Of the same dtype.
-            quantize: `int8` or `int4`; None keeps the dtype. See `chairlift.reference`.
+            quantize: `int8` or `int4`; None keeps the dtype. See `chairlift.kernels.reference`.
 
         Raises:
             MemoryError: There is no memory for the packed weights.

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from chairlift import reference
 from chairlift._core import cpu_features
 from chairlift.attention import AttentionBackend, AttentionMetadata
 from chairlift.attention.backend import Scoring
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.reference import ReferenceBackend, State
+from chairlift.kernels import reference
 from torch import Tensor
 
 BLOCK = 16

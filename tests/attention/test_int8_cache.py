@@ -9,7 +9,7 @@ from chairlift.attention.backend import Scoring
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.reference import ReferenceBackend
-from chairlift.reference import quantize_rows
+from chairlift.kernels.reference import quantize_rows
 
 from tests.attention.test_backends import BLOCK, ROWS, attend, batch
 

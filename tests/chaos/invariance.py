@@ -3,12 +3,12 @@
 import math
 import random
 
+from chairlift.api.config import Dtype
+from chairlift.api.types import Finished, Request, Sampling, Schedule, Stopping
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import Dtype
 from chairlift.engine.engine import Engine
 from chairlift.model.config import ModelConfig
-from chairlift.model.kv_cache import kv_bytes_per_block
-from chairlift.types import Finished, Request, Sampling, Schedule, Stopping
+from chairlift.model.forward.kv_cache import kv_bytes_per_block
 
 from tests.chaos.figures import Figures, Scale
 from tests.engine.drive import assert_empty, end, token_ids

@@ -4,8 +4,8 @@ import asyncio
 import random
 import time
 
+from chairlift.api.errors import ServerError
 from chairlift.client import connect_async
-from chairlift.errors import ServerError
 
 from tests.chaos.cutter import Cutter
 from tests.chaos.figures import Figures, Scale

@@ -15,15 +15,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chairlift.config import engine_config
+from chairlift.api.config import engine_config
+from chairlift.api.errors import ChairliftError
 from chairlift.engine import async_engine  # noqa: F401, here once for all servers
 from chairlift.engine.engine import Engine
-from chairlift.errors import ChairliftError
-from chairlift.model.transformer import Transformer
-from chairlift.server import server as server_module
+from chairlift.model.forward.transformer import Transformer
+from chairlift.server.app import server as server_module
+from chairlift.server.app.run import run_server
+from chairlift.server.app.server import Server
 from chairlift.server.config import ServerConfig
-from chairlift.server.run import run_server
-from chairlift.server.server import Server
 
 from tests.chaos import faults
 from tests.chaos.stacks import stacks

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from chairlift.api.config import Dtype
+from chairlift.api.errors import ChairliftError
 from chairlift.bench.quality import ModelFormat, WindowModel
-from chairlift.config import Dtype
-from chairlift.errors import ChairliftError
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.text.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
 TEXT = HERE.parents[1] / "docs" / "internals" / "scheduler.md"

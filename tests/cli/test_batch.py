@@ -6,13 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from chairlift.cli.batch.entries import answer_line, task_of
-from chairlift.cli.batch.lines import Source
-from chairlift.cli.batch.local import LocalRunner, as_tokens
-from chairlift.engine.engine import Engine
-from chairlift.errors import ChairliftError
-from chairlift.server.convert import from_finished
-from chairlift.types import (
+from chairlift.api.errors import ChairliftError
+from chairlift.api.types import (
     Answer,
     Chat,
     ChatMessage,
@@ -23,6 +18,11 @@ from chairlift.types import (
     ToolCall,
     Usage,
 )
+from chairlift.cli.batch.entries import answer_line, task_of
+from chairlift.cli.batch.lines import Source
+from chairlift.cli.batch.local import LocalRunner, as_tokens
+from chairlift.engine.engine import Engine
+from chairlift.server.convert.messages import from_finished
 
 from tests.cli.batch_files import openai, prompts, read, write
 from tests.engine import tiny_encoder

@@ -3,8 +3,8 @@
 import random
 
 import pytest
+from chairlift.api.errors import ChairliftError
 from chairlift.cli.batch.journal import Journal
-from chairlift.errors import ChairliftError
 
 from tests.cli import batch_process
 from tests.cli.batch_files import prompts, read, write

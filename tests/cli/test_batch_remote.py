@@ -6,13 +6,13 @@ import json
 import threading
 
 import pytest
+from chairlift.api.config import engine_config
+from chairlift.api.errors import Reason, RequestError
 from chairlift.cli.batch.lines import Source
 from chairlift.client import connect
-from chairlift.config import engine_config
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
-from chairlift.errors import Reason, RequestError
-from chairlift.server.server import Server, ServerConfig
+from chairlift.server.app.server import Server, ServerConfig
 
 from tests.cli.batch_files import openai, prompts, read, write
 from tests.engine import tiny_encoder

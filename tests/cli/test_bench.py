@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chairlift.api.errors import ChairliftError
 from chairlift.cli.bench import embeddings
 from chairlift.cli.bench.load import LoadResult, SentRequest
 from chairlift.cli.bench.serve import figures
-from chairlift.errors import ChairliftError
 
 from tests.cli.conftest import Result, Run
 from tests.engine import tiny_encoder

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from chairlift.api.config import Dtype, KvCacheDtype, Quantize
+from chairlift.api.errors import ConfigError
 from chairlift.bench.quality import (
     ModelFormat,
     WindowModel,
@@ -15,10 +17,8 @@ from chairlift.bench.quality import (
     cut_windows,
     measure_quality,
 )
-from chairlift.config import Dtype, KvCacheDtype, Quantize
 from chairlift.demo import MODEL_DIR
-from chairlift.errors import ConfigError
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.text.tokenizer import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from tests.cli.conftest import Result, Run

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import typer
 from chairlift import _core
-from chairlift.choices import Drafts, InstructionSet
+from chairlift.api.choices import Drafts, InstructionSet
+from chairlift.api.config import EngineConfig, engine_config
+from chairlift.api.errors import ConfigError
+from chairlift.api.logs import LogConfig
 from chairlift.cli import app
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.config_sources import known_variables, option_name
-from chairlift.config import EngineConfig, engine_config
 from chairlift.engine.loading.devices import hybrid_settings
-from chairlift.errors import ConfigError
-from chairlift.logs import LogConfig
 from chairlift.server.config import ServerConfig
 from typer.testing import CliRunner
 

@@ -59,7 +59,7 @@ def test_a_home_that_is_unknown_is_an_error_in_one_line(tmp_path, command, model
 
 
 FOLDERS = """
-from chairlift.home import cache_folder, expanded, name_hub_cache
+from chairlift.api.home import cache_folder, expanded, name_hub_cache
 print(cache_folder("models"), expanded("~/x"), expanded("~\\0"))
 name_hub_cache()
 from huggingface_hub import constants

@@ -11,8 +11,8 @@ import gguf
 import huggingface_hub
 import numpy as np
 import pytest
-from chairlift.errors import ModelError
-from chairlift.model.folder import resolve_model
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files.folder import resolve_model
 
 from tests.cli.conftest import Run
 from tests.model.test_quantized_checkpoints import quantized

@@ -170,7 +170,7 @@ async def test_the_supervisor_knows_no_torch() -> None:
 HOLDING_THE_LOCK = """
 import ctypes, sys
 from chairlift.cli import app
-from chairlift.model.transformer import Transformer
+from chairlift.model.forward.transformer import Transformer
 forward = Transformer.forward
 def hold(self, input_ids, metadata, *args):
     if 20 in metadata.positions.tolist():

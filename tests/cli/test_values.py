@@ -1,6 +1,6 @@
 import pytest
+from chairlift.api.errors import ConfigError
 from chairlift.cli.values import format_size, parse_duration, parse_size
-from chairlift.errors import ConfigError
 
 
 @pytest.mark.parametrize(

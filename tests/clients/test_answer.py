@@ -1,7 +1,7 @@
 """What a client collects of an answer."""
 
+from chairlift.api.types import ToolCall
 from chairlift.client.answer import Answer
-from chairlift.types import ToolCall
 from chairlift.v1 import generation_pb2 as pb
 
 

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+from chairlift.api.errors import ConfigError, NoServerError, ServerError
 from chairlift.client import connect, connect_async
 from chairlift.client.proxies import proxy_of
 from chairlift.client.security import is_local
-from chairlift.errors import ConfigError, NoServerError, ServerError
 
 from tests.server.certificates import Certificates
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from chairlift import Chat, ChatMessage, Constraint
+from chairlift.api.errors import ConfigError, Reason, RequestError
 from chairlift.client import connect, connect_async, new_start
-from chairlift.errors import ConfigError, Reason, RequestError
 
 NAN, INF = float("nan"), float("inf")
 USER = ChatMessage("user", "go")

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from chairlift.api.errors import Reason, RequestError, ServerError
+from chairlift.api.types import Chat, ChatMessage
 from chairlift.client import connect, connect_async, new_start
-from chairlift.errors import Reason, RequestError, ServerError
-from chairlift.types import Chat, ChatMessage
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.server.connection import until

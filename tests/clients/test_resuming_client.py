@@ -4,9 +4,9 @@ import asyncio
 
 import grpc
 import pytest
+from chairlift.api.errors import Reason, RequestError, ServerError
 from chairlift.client import connect, connect_async
 from chairlift.client.recovery import FIRST_DELAY_S, MAX_DELAY_S, Recovery
-from chairlift.errors import Reason, RequestError, ServerError
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, server_pb2_grpc
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from chairlift import _core
-from chairlift.constraints import Source
+from chairlift.api.constraints import Source
 from chairlift.engine.prepare.grammars import ConstraintPreparer
 
 END = 256

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from chairlift.engine.engine import Engine
-from chairlift.types import (
+from chairlift.api.types import (
     Chat,
     ChatMessage,
     Constraint,
@@ -16,6 +15,7 @@ from chairlift.types import (
     Sampling,
     Stopping,
 )
+from chairlift.engine.engine import Engine
 from jsonschema import Draft202012Validator
 
 from tests.constraints.schemas import random_schema

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from chairlift.errors import RequestError
+from chairlift.api.errors import RequestError
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from chairlift.api.types import FinishReason
 from chairlift.engine.engine import Engine
-from chairlift.types import FinishReason
 
 from tests.constraints.answers import answer_schemas, is_valid
 from tests.constraints.schemas import random_schema

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from chairlift.errors import Reason, RequestError
+from chairlift.api.errors import Reason, RequestError
 
 from tests.constraints.acceptance import Judge, written
 

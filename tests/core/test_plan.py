@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
-from chairlift import plan
+from chairlift.core import plan
 
 SOURCE = Path(__file__).parents[2] / "rust/chairlift-core/src/plan.rs"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from chairlift import _core
-from chairlift.plan import PlanView
+from chairlift.core.plan import PlanView
 
 VOCAB = 100
 

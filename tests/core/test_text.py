@@ -5,7 +5,7 @@ import random
 import pytest
 import tokenizers
 from chairlift._core import TextStream, TokenTable
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.text.tokenizer import Tokenizer
 
 from tests.tokenizer_families import FAMILIES, TEXTS, byte_fallback_bpe, byte_level_bpe
 

@@ -1,7 +1,7 @@
 """A ragged batch over a shuffled cache, and the attention that it should give."""
 
 import torch
-from chairlift import reference
+from chairlift.kernels import reference
 from torch import Tensor
 
 from tests.cuda.emulation import guarded

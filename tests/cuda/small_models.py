@@ -5,8 +5,8 @@ reference finds hardly any other likelier.
 """
 
 import torch
+from chairlift.api.types import Output, Tokens
 from chairlift.kernels.cuda.linear import Linear
-from chairlift.types import Output, Tokens
 from transformers import (
     Gemma4ForCausalLM,
     Gemma4TextConfig,

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from chairlift import reference
 from chairlift.attention.backend import Heads, Projections, Rotation
 from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
+from chairlift.kernels import reference
 from chairlift.kernels.cuda.sources import ModelKernels
 
 from tests.cuda.emulated_device import EmulatedDevice

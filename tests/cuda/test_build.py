@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 import torch
+from chairlift.api.errors import ConfigError
 from chairlift.cli import app
-from chairlift.errors import ConfigError
 from chairlift.kernels.cuda import build, ops, sources
 from chairlift.kernels.cuda.launch import launcher_of
 from torch._subclasses.fake_tensor import FakeTensorMode

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chairlift import reference
+from chairlift.kernels import reference
 from chairlift.kernels.cuda.row_ops import ACTIVATIONS, NORM_BYTES
 
 from tests.cuda.conftest import Launch

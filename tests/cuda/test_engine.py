@@ -4,10 +4,10 @@ import sys
 
 import pytest
 import torch
-from chairlift.engine.device_runner import padded_sizes
+from chairlift.api.errors import ConfigError, EngineDownError, Reason
+from chairlift.api.types import FinishReason, Output, Request, Sampling, Stopping, Tokens
 from chairlift.engine.engine import Engine
-from chairlift.errors import ConfigError, EngineDownError, Reason
-from chairlift.types import FinishReason, Output, Request, Sampling, Stopping, Tokens
+from chairlift.engine.runner.device_runner import padded_sizes
 
 from tests.cuda.emulated_device import EmulatedEngine
 from tests.cuda.small_models import NUM_TOKENS, assert_likely, make, prompts, requests

@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from chairlift.errors import Reason, RequestError
-from chairlift.types import (
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import (
     Constraint,
     FinishReason,
     Output,

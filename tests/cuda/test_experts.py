@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from chairlift import _core, reference
+from chairlift import _core
+from chairlift.kernels import reference
 from chairlift.kernels.cuda.experts import SCORES, ExpertGate, gemm_shared_bytes, max_tiles
 from chairlift.kernels.cuda.row_ops import ACTIVATIONS
 from chairlift.kernels.cuda.sources import EXPERT_ROWS

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chairlift.config import Dtype, engine_config
+from chairlift.api.config import Dtype, engine_config
+from chairlift.api.errors import ConfigError
+from chairlift.api.types import Request, Sampling, Stopping
 from chairlift.engine.loading.devices import choose_place, layer_obstacle
-from chairlift.errors import ConfigError
 from chairlift.model.config import ModelConfig
-from chairlift.model.memory_plan import plan_memory
-from chairlift.types import Request, Sampling, Stopping
+from chairlift.model.memory.plan import plan_memory
 from transformers import (
     BambaConfig,
     FalconH1Config,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from chairlift import reference
+from chairlift.kernels import reference
 from chairlift.kernels.cuda.ops import rotary_step
 from chairlift.kernels.cuda.sources import HEAD_DIMS
 from torch import Tensor

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from chairlift.api.types import Output, PromptPiece
 from chairlift.engine.engine import Engine
 from chairlift.kernels.cuda import ops
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
 from chairlift.model.families.family import LLAMA_NAMES, Family, attention, decoder, mlp, rms_norm
-from chairlift.model.layer_parts import Experts, Mlp, RmsNorm
-from chairlift.model.spec import LayerSpec
-from chairlift.model.tensors import ModelTensors
-from chairlift.model.weights import load_weights
-from chairlift.types import Output, PromptPiece
+from chairlift.model.specs.layer_parts import Experts, Mlp, RmsNorm
+from chairlift.model.specs.model_spec import LayerSpec
+from chairlift.model.tensors.model_tensors import ModelTensors
+from chairlift.model.weights.layers import load_weights
 from safetensors.torch import save_file
 
 from tests.cuda.small_models import (

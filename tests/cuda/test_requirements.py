@@ -3,10 +3,10 @@
 import logging
 
 import pytest
-from chairlift.choices import Device
-from chairlift.config import EngineConfig
+from chairlift.api.choices import Device
+from chairlift.api.config import EngineConfig
+from chairlift.api.errors import ConfigError
 from chairlift.engine.loading.devices import choose_place
-from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.build import unknown_architecture
 from chairlift.kernels.cuda.requirements import Gpu, machine_obstacle
 from chairlift.model.config import ModelConfig

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from chairlift import _core
-from chairlift.engine.sampler import NoEnd, Sampler
-from chairlift.sampler_options import SamplerOptions, SamplingParameters
+from chairlift.api.sampler_options import SamplerOptions, SamplingParameters
+from chairlift.engine.runner.sampler import NoEnd, Sampler
 from torch import Tensor
 
 from tests.cuda.conftest import Launch, launch_emulated

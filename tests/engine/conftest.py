@@ -1,12 +1,12 @@
 from types import SimpleNamespace
 
 import pytest
+from chairlift.api.config import Dtype
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
-from chairlift.config import Dtype
 from chairlift.engine.engine import Engine
 from chairlift.model.config import ModelConfig
-from chairlift.model.kv_cache import kv_bytes_per_block
+from chairlift.model.forward.kv_cache import kv_bytes_per_block
 
 from tests.engine import tiny_model
 from tests.engine.drive import Clock

@@ -4,8 +4,8 @@ import random
 from collections import defaultdict
 
 import torch
-from chairlift.config import Drafts
-from chairlift.types import (
+from chairlift.api.config import Drafts
+from chairlift.api.types import (
     Failed,
     Finished,
     FinishReason,

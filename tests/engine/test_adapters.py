@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from chairlift.errors import EngineDownError, EngineState, ModelError, Reason, RequestError
-from chairlift.types import Failed, PrefixCache, Tokens
+from chairlift.api.errors import EngineDownError, EngineState, ModelError, Reason, RequestError
+from chairlift.api.types import Failed, PrefixCache, Tokens
 
 from tests.engine import adapters, tiny_model
 from tests.engine.drive import drain, greedy, run

@@ -1,8 +1,8 @@
 """Reasoning and function calls of answers that the test writes, through the engine."""
 
 import pytest
-from chairlift.errors import RequestError
-from chairlift.types import Chat, Finished, Output, Request, Sampling, Stopping, Tokens
+from chairlift.api.errors import RequestError
+from chairlift.api.types import Chat, Finished, Output, Request, Sampling, Stopping, Tokens
 
 from tests import tool_templates
 from tests.engine import tiny_model

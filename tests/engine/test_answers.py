@@ -4,9 +4,8 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.plan import PlanView
-from chairlift.types import (
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import (
     Change,
     Failed,
     Finished,
@@ -17,6 +16,7 @@ from chairlift.types import (
     Stopping,
     Tokens,
 )
+from chairlift.core.plan import PlanView
 
 from tests.engine import tiny_model
 from tests.engine.drive import assert_empty, drain, greedy, run, token_ids

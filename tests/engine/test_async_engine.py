@@ -4,11 +4,11 @@ import asyncio
 import threading
 
 import pytest
+from chairlift.api.errors import EngineState, ModelError, Reason
+from chairlift.api.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle
-from chairlift.errors import EngineState, ModelError, Reason
-from chairlift.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
 
 from tests.engine.drive import Panic, assert_empty, end, greedy, run, token_ids
 from tests.engine.tiny_model import prompts

@@ -1,8 +1,8 @@
 """Best-of: of the answers that are drawn the best come back, and what is drawn does not change."""
 
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.types import (
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import (
     Constraint,
     Failed,
     Finished,

@@ -1,5 +1,5 @@
 import pytest
-from chairlift.types import FinishReason
+from chairlift.api.types import FinishReason
 
 from tests.engine.drive import assert_empty, cancel_at_random, drain, end, greedy, run, token_ids
 from tests.engine.tiny_model import prompts

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Accepted, Change, Finished, FinishReason, Schedule, Stopping
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.handle import Mailbox
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Accepted, Change, Finished, FinishReason, Schedule, Stopping
 
 from tests.engine.drive import assert_empty, drain, end, greedy, run, text, token_ids
 from tests.engine.tiny_model import prompts

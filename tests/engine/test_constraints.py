@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chairlift.errors import Reason
-from chairlift.types import (
+from chairlift.api.errors import Reason
+from chairlift.api.types import (
     Change,
     Constraint,
     Failed,

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 from chairlift import Engine
+from chairlift.api.errors import ConfigError
+from chairlift.api.types import Request, Sampling, Stopping
 from chairlift.engine.loading.load import replan_memory
-from chairlift.errors import ConfigError
-from chairlift.types import Request, Sampling, Stopping
 
 from tests.engine import tiny_encoder, tiny_model
 from tests.engine.drive import greedy, run, token_ids
@@ -110,7 +110,7 @@ def test_its_memory_is_part_of_the_plan(make_drafting, monkeypatch):
     assert plan.draft_bytes > own.kv_cache.nbytes + weights
     assert own.kv_cache.nbytes <= engine.runner.kv_cache.nbytes
     # Without the draft model it would fit.
-    monkeypatch.setattr("chairlift.model.memory_plan.memory_limit", lambda: plan.total_bytes - 1)
+    monkeypatch.setattr("chairlift.model.memory.plan.memory_limit", lambda: plan.total_bytes - 1)
     with pytest.raises(ConfigError, match=f"draft model {plan.draft_bytes}"):
         make_drafting(kv_cache_memory=plan.kv_cache_bytes)
 

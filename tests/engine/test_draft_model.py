@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chairlift import Engine
-from chairlift.types import (
+from chairlift.api.types import (
     Change,
     Constraint,
     Failed,

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from chairlift.config import Dtype
+from chairlift.api.config import Dtype
+from chairlift.api.types import Output, Request, Sampling, Stopping
 from chairlift.engine.engine import Engine
-from chairlift.types import Output, Request, Sampling, Stopping
 
 from tests.engine.drive import assert_empty, end, run, token_ids, watch_sampler
 from tests.engine.tiny_model import prompts

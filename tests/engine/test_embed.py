@@ -6,10 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from chairlift.engine.engine import Engine
-from chairlift.engine.pooling.embed_all import pool_all
-from chairlift.errors import ConfigError, Reason, RequestError
-from chairlift.types import (
+from chairlift.api.errors import ConfigError, Reason, RequestError
+from chairlift.api.types import (
     Failed,
     Finished,
     Pooling,
@@ -20,6 +18,8 @@ from chairlift.types import (
     Stopping,
     Tokens,
 )
+from chairlift.engine.embed_all import pool_all
+from chairlift.engine.engine import Engine
 from safetensors.torch import load_file, save_file
 
 from tests.engine import tiny_encoder

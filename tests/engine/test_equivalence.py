@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from chairlift.config import Dtype
+from chairlift.api.config import Dtype
 from chairlift.engine.engine import Engine
 
 from tests.engine import oracle

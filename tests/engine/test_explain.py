@@ -4,10 +4,10 @@ import asyncio
 import threading
 
 import pytest
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Accepted, Change, RequestState, WaitCause
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.handle import Mailbox
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Accepted, Change, RequestState, WaitCause
 
 from tests.engine.drive import drain, end, greedy
 

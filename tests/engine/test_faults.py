@@ -4,8 +4,8 @@ import logging
 import math
 
 import pytest
-from chairlift.errors import EngineDownError, Reason, RequestError
-from chairlift.types import Failed, Output, Request, Tokens
+from chairlift.api.errors import EngineDownError, Reason, RequestError
+from chairlift.api.types import Failed, Output, Request, Tokens
 
 from tests.engine.drive import Panic, assert_empty, drain, end, greedy, run, token_ids
 from tests.engine.tiny_model import prompts

@@ -1,6 +1,6 @@
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Chat, ChatMessage, FinishReason, Output, Sampling, Stopping
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Chat, ChatMessage, FinishReason, Output, Sampling, Stopping
 
 from tests.engine.drive import assert_empty, drain, greedy, run, text, token_ids
 from tests.engine.tiny_model import prompts

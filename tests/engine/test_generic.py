@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 import transformers
+from chairlift.api.errors import ConfigError, ModelError
+from chairlift.api.types import Output, PromptPiece, Request, Sampling, Stopping
 from chairlift.engine.engine import Engine
-from chairlift.errors import ConfigError, ModelError
-from chairlift.types import Output, PromptPiece, Request, Sampling, Stopping
 
 from tests.engine import oracle, tiny_model
 from tests.engine.drive import assert_empty, greedy, run, token_ids

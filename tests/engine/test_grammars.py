@@ -6,12 +6,12 @@ import threading
 
 import pytest
 from chairlift import _core
-from chairlift.constraints import Source
+from chairlift.api.constraints import Source
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Constraint, Finished, Request, Stopping
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.prepare import grammars
 from chairlift.engine.prepare.grammars import GrammarCache
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Constraint, Finished, Request, Stopping
 
 from tests.engine.drive import assert_empty
 

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from chairlift import _core
-from chairlift.constraints import Source
+from chairlift.api.constraints import Source
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.interruption import Interruption
 from chairlift.engine.prepare.grammars import ConstraintPreparer
-from chairlift.errors import Reason, RequestError
-from chairlift.interruption import Interruption
-from chairlift.model import constraint_process
+from chairlift.text.constraints import constraint_process
 
 TOKENS = [b"<end>", *(bytes([byte]) for byte in range(256))]
 

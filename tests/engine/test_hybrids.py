@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from chairlift import Engine
+from chairlift.api.errors import ConfigError, Reason
+from chairlift.api.types import PrefixCache, Request, Sampling, Stopping
 from chairlift.engine.loading.load import replan_memory
-from chairlift.errors import ConfigError, Reason
 from chairlift.model.config import ModelConfig
-from chairlift.model.recurrent import num_states, state_bytes
-from chairlift.types import PrefixCache, Request, Sampling, Stopping
+from chairlift.model.parts.recurrent import num_states, state_bytes
 
 from tests.engine import tiny_model
 from tests.engine.drive import (

@@ -1,8 +1,8 @@
 """Queue, time and configuration: every wait has a bound and every queue a cap."""
 
 import pytest
-from chairlift.errors import ConfigError, ModelError, Reason, RequestError
-from chairlift.types import Finished, FinishReason, Request, Sampling, Schedule, Stopping
+from chairlift.api.errors import ConfigError, ModelError, Reason, RequestError
+from chairlift.api.types import Finished, FinishReason, Request, Sampling, Schedule, Stopping
 
 from tests.engine.drive import assert_empty, drain, end, greedy
 

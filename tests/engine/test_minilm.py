@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from chairlift.api.types import Pooling, Request
+from chairlift.checkpoints.files.folder import resolve_model
+from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
-from chairlift.engine.pooling.embed_all import pool_all
-from chairlift.model.folder import resolve_model
-from chairlift.types import Pooling, Request
 
 from tests.minilm import needs_minilm
 

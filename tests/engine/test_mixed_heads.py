@@ -1,7 +1,7 @@
 """Layers of different heads, some of which see the keys of others, under swapping and reuse."""
 
 import pytest
-from chairlift.config import Dtype
+from chairlift.api.config import Dtype
 
 from tests.engine import tiny_model
 from tests.engine.drive import assert_empty, greedy, run, take_time, token_ids

@@ -1,10 +1,9 @@
 """Every bad value is refused with its field, and no message holds any of the prompt."""
 
 import pytest
-from chairlift.config import Batching, engine_config
-from chairlift.engine.engine import Engine
-from chairlift.errors import ConfigError, Reason, RequestError
-from chairlift.types import (
+from chairlift.api.config import Batching, engine_config
+from chairlift.api.errors import ConfigError, Reason, RequestError
+from chairlift.api.types import (
     Change,
     Chat,
     ChatMessage,
@@ -15,6 +14,7 @@ from chairlift.types import (
     Schedule,
     Stopping,
 )
+from chairlift.engine.engine import Engine
 
 from tests.engine.drive import run
 from tests.engine.tiny_model import EOS, MAX_MODEL_LEN, VOCAB_SIZE

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from chairlift.engine import model_runner
-from chairlift.errors import RequestError
-from chairlift.types import (
+from chairlift.api.errors import RequestError
+from chairlift.api.types import (
     Output,
     PrefixCache,
     PromptPiece,
@@ -13,6 +12,7 @@ from chairlift.types import (
     Stopping,
     Tokens,
 )
+from chairlift.engine.runner import model_runner
 
 from tests.engine.drive import assert_empty, drain, run
 from tests.engine.test_faults import break_forward

@@ -7,10 +7,10 @@ from typing import get_args, get_type_hints
 
 import chairlift
 import pytest
-from chairlift.config import EngineConfig, EngineSettings, engine_config
+from chairlift.api.config import EngineConfig, EngineSettings, engine_config
+from chairlift.api.errors import ConfigError, EngineDownError, Reason, RequestError
+from chairlift.api.types import Chat, ChatMessage, FinishReason, Output, Request, Sampling, Stopping
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.errors import ConfigError, EngineDownError, Reason, RequestError
-from chairlift.types import Chat, ChatMessage, FinishReason, Output, Request, Sampling, Stopping
 
 from tests.engine.drive import greedy
 

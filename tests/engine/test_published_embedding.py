@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from chairlift.api.errors import RequestError
+from chairlift.api.types import Pooling, Request, Sampling, Stopping
+from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
-from chairlift.engine.pooling.embed_all import pool_all
-from chairlift.errors import RequestError
-from chairlift.types import Pooling, Request, Sampling, Stopping
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 from transformers import AutoModel, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM

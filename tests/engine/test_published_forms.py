@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from chairlift.api.errors import ModelError, Reason, RequestError
+from chairlift.api.types import FinishReason, Pooling, Request, Sampling, Stopping
+from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
-from chairlift.engine.pooling.embed_all import pool_all
-from chairlift.errors import ModelError, Reason, RequestError
-from chairlift.types import FinishReason, Pooling, Request, Sampling, Stopping
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast

@@ -2,7 +2,7 @@
 
 import pytest
 from chairlift.attention.cpu import CpuBackend
-from chairlift.model.transformer import MOST_RECORDED
+from chairlift.model.forward.transformer import MOST_RECORDED
 
 from tests.engine.drive import assert_empty, greedy, run, token_ids
 

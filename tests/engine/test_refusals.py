@@ -2,12 +2,12 @@
 
 import pytest
 from chairlift import _core
-from chairlift.constraints import Source
+from chairlift.api.constraints import Source
+from chairlift.api.errors import Reason, RequestError
 from chairlift.engine.prepare import refusals
 from chairlift.engine.prepare.grammars import ConstraintPreparer
 from chairlift.engine.prepare.refusals import KEPT_S, MAX_REFUSALS, MAX_TENANT_REFUSALS, Refusals
-from chairlift.errors import Reason, RequestError
-from chairlift.model.constraint_process import ConstraintProcess
+from chairlift.text.constraints.constraint_process import ConstraintProcess
 
 TOKENS = [b"<end>", *(bytes([byte]) for byte in range(256))]
 SCHEMA = Source("json_schema", '{"minimun": 3}')

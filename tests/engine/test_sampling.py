@@ -1,7 +1,7 @@
 import pytest
 import torch
-from chairlift.errors import Reason
-from chairlift.types import Finished, Output, Request, Sampling, Stopping
+from chairlift.api.errors import Reason
+from chairlift.api.types import Finished, Output, Request, Sampling, Stopping
 
 from tests.engine.drive import assert_empty, bend_logits, drain, end, greedy, run, token_ids
 from tests.engine.tiny_model import prompts

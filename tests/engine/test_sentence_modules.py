@@ -5,12 +5,12 @@ import random
 
 import numpy as np
 import pytest
+from chairlift.api.errors import ModelError, RequestError
+from chairlift.api.types import Pooling, Request
+from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
-from chairlift.engine.pooling.embed_all import pool_all
 from chairlift.engine.pooling.ranking import ranking, rerank_requests
-from chairlift.errors import ModelError, RequestError
 from chairlift.model.encoders.sentence import load_sentence_config
-from chairlift.types import Pooling, Request
 
 from tests.engine import sentence_twin, tiny_encoder, tiny_model
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from chairlift.config import EngineConfig
+from chairlift.api.config import EngineConfig
+from chairlift.api.errors import ConfigError, ModelError
 from chairlift.engine.loading.devices import gpu_obstacle
-from chairlift.errors import ConfigError, ModelError
 from chairlift.kernels import cpu
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.model.config import ModelConfig

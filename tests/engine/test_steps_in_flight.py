@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from chairlift.api.errors import EngineDownError, Reason
+from chairlift.api.types import FinishReason, Output, Tokens
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.sampler import Sampled
-from chairlift.errors import EngineDownError, Reason
-from chairlift.types import FinishReason, Output, Tokens
+from chairlift.engine.runner.sampler import Sampled
 
 from tests.engine.drive import (
     Panic,

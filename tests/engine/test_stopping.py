@@ -1,8 +1,8 @@
 """When an answer ends, with the real tokenizer and an answer that the test writes."""
 
 import pytest
-from chairlift.errors import RequestError
-from chairlift.types import Change, Finished, FinishReason, Output, Stopping, Tokens
+from chairlift.api.errors import RequestError
+from chairlift.api.types import Change, Finished, FinishReason, Output, Stopping, Tokens
 
 from tests.engine import tiny_model
 from tests.engine.drive import end, greedy, run, script, text, token_ids

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from chairlift.config import Dtype
-from chairlift.errors import ConfigError, EngineDownError
-from chairlift.types import Failed
+from chairlift.api.config import Dtype
+from chairlift.api.errors import ConfigError, EngineDownError
+from chairlift.api.types import Failed
 
 from tests.engine.drive import (
     assert_empty,

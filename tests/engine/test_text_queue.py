@@ -5,11 +5,11 @@ import threading
 from contextlib import suppress
 
 import pytest
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Request
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.prepare import text_queue
 from chairlift.engine.prepare.text_queue import TextQueue, caller
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Request
 
 LONG_S = 300.0
 

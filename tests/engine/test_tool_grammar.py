@@ -4,8 +4,16 @@ import json
 
 import jsonschema
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Chat, Constraint, Finished, FinishReason, Request, Sampling, Stopping
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import (
+    Chat,
+    Constraint,
+    Finished,
+    FinishReason,
+    Request,
+    Sampling,
+    Stopping,
+)
 
 from tests import tool_templates
 from tests.engine import tiny_model

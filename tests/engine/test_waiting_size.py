@@ -5,11 +5,11 @@ import threading
 from types import MappingProxyType
 
 import pytest
-from chairlift import sizes
+from chairlift.api import sizes
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Chat, ChatMessage, Request, Sampling, Tool, ToolCall
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.prepare import text_queue
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Chat, ChatMessage, Request, Sampling, Tool, ToolCall
 
 NUM_PARTS = 2_000
 NESTED = {"x": [[{"": 0}] for _ in range(NUM_PARTS)]}

@@ -4,8 +4,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from chairlift import _core, reference
-from chairlift.kernels import Linear
+from chairlift import _core
+from chairlift.kernels import Linear, reference
 from torch import Tensor
 
 GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")

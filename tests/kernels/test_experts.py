@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from chairlift import _core, reference
+from chairlift import _core
+from chairlift.kernels import reference
 
 NUM, HIDDEN, INNER = 5, 32, 48
 ROUTERS = {

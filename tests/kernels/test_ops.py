@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from chairlift import reference
-from chairlift.kernels import Linear, add_rms_norm, rms_norm, rope_, silu_mul
+from chairlift.kernels import Linear, add_rms_norm, reference, rms_norm, rope_, silu_mul
 from chairlift.kernels.cpu import (
     activate,
     activate_mul,

@@ -73,7 +73,7 @@ sys.exit(pytest.main(["-q", "-x", "-k", "twin and not shape3", *tests]))
 MISTYPED = """
 from chairlift import _core
 from chairlift.engine.engine import Engine
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 
 for _ in range(2):
     print(_core.cpu_features())

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from chairlift import _core, reference
-from chairlift.kernels import Linear
-from chairlift.machine import available_cores
+from chairlift import _core
+from chairlift.api.machine import available_cores
+from chairlift.kernels import Linear, reference
 from torch import Tensor
 
 TWINS = {"int8": reference.linear_int8, "int4": reference.linear_int4}

@@ -4,9 +4,10 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from chairlift import _core, reference
-from chairlift.engine.sampler import NoEnd, Sampler, TokenMasks
-from chairlift.sampler_options import SamplerOptions, SamplingParameters
+from chairlift import _core
+from chairlift.api.sampler_options import SamplerOptions, SamplingParameters
+from chairlift.engine.runner.sampler import NoEnd, Sampler, TokenMasks
+from chairlift.kernels import reference
 from transformers import generation
 
 VOCAB_SIZE = 61

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from chairlift import _core, reference
+from chairlift import _core
+from chairlift.kernels import reference
 
 
 def score(logits, tokens, num_candidates):

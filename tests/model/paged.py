@@ -12,10 +12,10 @@ import torch
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.model.config import ModelConfig
-from chairlift.model.kv_cache import allocate_kv_cache
-from chairlift.model.recurrent import allocate_states
-from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights
+from chairlift.model.forward.kv_cache import allocate_kv_cache
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.parts.recurrent import allocate_states
+from chairlift.model.weights.layers import load_weights
 from torch import Tensor
 
 BLOCK_SIZE = 16

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from chairlift.errors import ModelError
-from chairlift.model.adapters.folder import AdapterFolder
-from chairlift.model.adapters.load import adapter_bytes, load_adapter
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files.fields import read_json
 from chairlift.model.config import ModelConfig
-from chairlift.model.fields import read_json
+from chairlift.model.lora.folder import AdapterFolder
+from chairlift.model.lora.load import adapter_bytes, load_adapter
 from safetensors.torch import load_file, save_file
 
 from tests.engine import adapters, tiny_model

@@ -5,11 +5,11 @@ import functools
 import json
 
 import pytest
-from chairlift import chats
-from chairlift.choices import ReasoningFormat, ToolFormat
-from chairlift.model.answer_formats import AnswerFormat, chosen_format, detect, new_parser
-from chairlift.model.tool_prompt import write_tools
-from chairlift.types import Chat
+from chairlift.api import chats
+from chairlift.api.choices import ReasoningFormat, ToolFormat
+from chairlift.api.types import Chat
+from chairlift.text.tools.answer_formats import AnswerFormat, chosen_format, detect, new_parser
+from chairlift.text.tools.tool_prompt import write_tools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

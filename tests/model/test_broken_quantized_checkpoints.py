@@ -4,9 +4,9 @@ import re
 
 import pytest
 import torch
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
 from chairlift.model.config import ModelConfig
-from chairlift.model.weights import load_weights
+from chairlift.model.weights.layers import load_weights
 from safetensors.torch import load_file, save_file
 
 from tests.model.packers import CASES

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.model.chat_template import render
+from chairlift.api.errors import Reason, RequestError
+from chairlift.text.chat.chat_template import render
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
@@ -229,7 +229,7 @@ def test_an_empty_conversation_is_refused():
 
 def test_a_tokenizer_loads_neither_jinja_nor_transformers():
     code = (
-        "import sys, chairlift.model.tokenizer; print({'jinja2', 'transformers'} & {*sys.modules})"
+        "import sys, chairlift.text.tokenizer; print({'jinja2', 'transformers'} & {*sys.modules})"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

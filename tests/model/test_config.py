@@ -8,13 +8,13 @@ from pathlib import Path
 import chairlift
 import pytest
 import torch
-from chairlift.config import Dtype
+from chairlift.api.config import Dtype
+from chairlift.api.errors import ModelError
 from chairlift.engine.loading.devices import layer_obstacle
-from chairlift.errors import ModelError
 from chairlift.model.config import GenerationDefaults, ModelConfig
 from chairlift.model.families import FAMILIES as OUR_FAMILIES
-from chairlift.model.layer_parts import Attention, RmsNorm
-from chairlift.model.rope import LinearScaling, Llama3Scaling, Rope
+from chairlift.model.specs.layer_parts import Attention, RmsNorm
+from chairlift.model.specs.rope import LinearScaling, Llama3Scaling, Rope
 from transformers import GptOssConfig
 
 from tests.model.families import FAMILIES
@@ -206,8 +206,9 @@ def test_nothing_but_the_families_the_config_and_gguf_names_a_family():
         "tool_grammar.py",
     }
     names = [name.removesuffix("ForCausalLM").lower() for name in OUR_FAMILIES]
-    for path in (package / "model").rglob("*.py"):
-        if not allowed & {*path.relative_to(package / "model").parts}:
+    rooms = [package / name for name in ("model", "checkpoints", "text")]
+    for path in (path for room in rooms for path in room.rglob("*.py")):
+        if not allowed & {*path.relative_to(package).parts}:
             tree = ast.parse(path.read_text())
             words = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
             words |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
 from chairlift.model.config import ModelConfig
 
 CONFIG = {

@@ -4,8 +4,8 @@ from functools import cache
 
 import pytest
 import torch
-from chairlift.choices import Dtype, Quantize
-from chairlift.errors import ModelError
+from chairlift.api.choices import Dtype, Quantize
+from chairlift.api.errors import ModelError
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.bidirectional import load_encoder_model
 from chairlift.model.encoders.families import is_encoder, load_encoder_config

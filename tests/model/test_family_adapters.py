@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 from chairlift.attention.cpu import CpuBackend
-from chairlift.model.adapters.load import linears, load_adapter
-from chairlift.model.adapters.tables import AdapterTables
 from chairlift.model.config import ModelConfig
-from chairlift.model.tensors import ModelTensors
-from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.lora.load import linears, load_adapter
+from chairlift.model.lora.tables import AdapterTables
+from chairlift.model.tensors.model_tensors import ModelTensors
+from chairlift.model.weights.layers import load_weights
 from safetensors.torch import save_file
 
 from tests.model.families import FAMILIES, build, random_tokens

@@ -8,8 +8,8 @@ from threading import Thread
 
 import huggingface_hub
 import pytest
-from chairlift.errors import ModelError
-from chairlift.model.folder import PACKAGES, check_model, is_gguf, resolve_model
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files.folder import PACKAGES, check_model, is_gguf, resolve_model
 
 
 def test_a_local_folder_is_a_model(tmp_path):

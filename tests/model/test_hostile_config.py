@@ -4,10 +4,10 @@ import json
 import os
 
 import pytest
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files.fields import MOST, MOST_OF
 from chairlift.model.config import ModelConfig
-from chairlift.model.fields import MOST, MOST_OF
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.text.tokenizer import Tokenizer
 
 from tests.engine.tiny_model import write_tokenizer
 

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
 from chairlift.model.config import ModelConfig
-from chairlift.model.weights import load_weights
+from chairlift.model.weights.layers import load_weights
 from transformers import OlmoHybridConfig
 
 from tests.model.families import build

@@ -4,9 +4,9 @@ import hashlib
 import importlib
 
 import pytest
-from chairlift.errors import ModelError
-from chairlift.model import folder
-from chairlift.model.folder import resolve_model
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files import folder
+from chairlift.checkpoints.files.folder import resolve_model
 
 PARTS = (b"first ", b"second ", b"third")
 WHOLE = b"".join(PARTS)

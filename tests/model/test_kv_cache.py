@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from chairlift.api.config import EngineConfig
+from chairlift.api.errors import ConfigError, ModelError
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
-from chairlift.config import EngineConfig
-from chairlift.errors import ConfigError, ModelError
 from chairlift.model.config import ModelConfig
-from chairlift.model.kv_cache import (
+from chairlift.model.forward.kv_cache import (
     LayerViews,
     allocate_kv_cache,
     kv_bytes_per_block,

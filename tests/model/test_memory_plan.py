@@ -3,16 +3,16 @@
 import pytest
 import torch
 from chairlift import _core
+from chairlift.api.config import Dtype, EngineConfig, Quantize
+from chairlift.api.errors import ConfigError
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cuda import CudaBackend
-from chairlift.config import Dtype, EngineConfig, Quantize
-from chairlift.errors import ConfigError
 from chairlift.kernels import Linear
 from chairlift.model.config import ModelConfig
-from chairlift.model.memory_plan import plan_memory
-from chairlift.model.norms import Norm
-from chairlift.model.rope import cos_sin_table
-from chairlift.model.weights import ExpertWeights, load_weights
+from chairlift.model.memory.plan import plan_memory
+from chairlift.model.parts.norms import Norm
+from chairlift.model.specs.rope import cos_sin_table
+from chairlift.model.weights.layers import ExpertWeights, load_weights
 from torch import Tensor
 
 from tests.model.families import FAMILIES

@@ -3,16 +3,16 @@
 import json
 
 import torch
+from chairlift.api.config import Dtype, EngineConfig
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import Dtype, EngineConfig
-from chairlift.model.buffers import Buffers
 from chairlift.model.config import ModelConfig
-from chairlift.model.kv_cache import allocate_kv_cache
-from chairlift.model.memory_plan import plan_memory
-from chairlift.model.recurrent import allocate_states, num_states
-from chairlift.model.tensors import ModelTensors
-from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights
+from chairlift.model.forward.kv_cache import allocate_kv_cache
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.memory.plan import plan_memory
+from chairlift.model.parts.buffers import Buffers
+from chairlift.model.parts.recurrent import allocate_states, num_states
+from chairlift.model.tensors.model_tensors import ModelTensors
+from chairlift.model.weights.layers import load_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file

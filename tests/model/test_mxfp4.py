@@ -6,13 +6,13 @@ from contextlib import ExitStack
 import pytest
 import torch
 from chairlift import _core
+from chairlift.api.config import Dtype, EngineConfig, Quantize
+from chairlift.api.errors import ModelError
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import Dtype, EngineConfig, Quantize
-from chairlift.errors import ModelError
-from chairlift.model.checkpoint import Checkpoint
+from chairlift.checkpoints.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
-from chairlift.model.memory_plan import plan_memory
-from chairlift.model.weights import load_weights
+from chairlift.model.memory.plan import plan_memory
+from chairlift.model.weights.layers import load_weights
 from safetensors.torch import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
 

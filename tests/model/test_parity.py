@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from chairlift.config import Dtype
+from chairlift.api.config import Dtype
 from chairlift.model.config import ModelConfig
-from chairlift.model.rope import cos_sin_table
+from chairlift.model.specs.rope import cos_sin_table
 
 from tests.model.families import FAMILIES, build, neutral, perturbed, random_tokens
 from tests.model.paged import PagedBatch, generate, load_model, prompt_logits

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from chairlift.checkpoints.gguf.config import ARCHITECTURES
 from chairlift.engine.loading.devices import layer_obstacle
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES as OURS
-from chairlift.model.gguf.config import ARCHITECTURES
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tests.model.families import FAMILIES

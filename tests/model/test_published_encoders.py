@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from chairlift.choices import Dtype
+from chairlift.api.choices import Dtype
 from chairlift.model.encoders.bidirectional import load_encoder_model
 from chairlift.model.encoders.families import load_encoder_config
 from safetensors.torch import load_file, save_file

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from chairlift.config import EngineConfig
+from chairlift.api.config import EngineConfig
+from chairlift.api.errors import ModelError
 from chairlift.engine.loading.load import load_config
-from chairlift.errors import ModelError
 from chairlift.model.config import ModelConfig
 from safetensors.torch import load_file, save_file
 

@@ -7,13 +7,13 @@ from functools import cache
 import pytest
 import torch
 from chairlift import _core
+from chairlift.api.config import Dtype, EngineConfig, Quantize
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import Dtype, EngineConfig, Quantize
-from chairlift.model.checkpoint import Checkpoint
+from chairlift.checkpoints.checkpoint import Checkpoint
 from chairlift.model.config import ModelConfig
-from chairlift.model.memory_plan import plan_memory
-from chairlift.model.rope import cos_sin_table
-from chairlift.model.weights import load_weights
+from chairlift.model.memory.plan import plan_memory
+from chairlift.model.specs.rope import cos_sin_table
+from chairlift.model.weights.layers import load_weights
 from safetensors.torch import load_file, save_file
 
 from tests.model.families import build, random_tokens

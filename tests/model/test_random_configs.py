@@ -10,7 +10,7 @@ from random import Random
 import pytest
 import torch
 import transformers
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from tests.model.families import build_model, random_tokens, save

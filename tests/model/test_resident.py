@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from chairlift.model.resident import release_library_pages
+from chairlift.model.weights.resident import release_library_pages
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from chairlift.model.lark_checks import checked_lark
-from chairlift.model.schema_checks import checked_schema
-from chairlift.model.schema_numbers import SchemaError
+from chairlift.text.constraints.lark_checks import checked_lark
+from chairlift.text.constraints.schema_checks import checked_schema
+from chairlift.text.constraints.schema_numbers import SchemaError
 
 
 def checked(schema):

@@ -4,8 +4,8 @@ import json
 import random
 
 import pytest
-from chairlift.errors import ModelError
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.api.errors import ModelError
+from chairlift.text.tokenizer import Tokenizer
 from tokenizers import AddedToken, processors
 from transformers import PreTrainedTokenizerFast
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.model.template_process import TemplateProcess
+from chairlift.api.errors import Reason, RequestError
+from chairlift.text.chat.template_process import TemplateProcess
 
 MOST_BYTES = 100_000
 

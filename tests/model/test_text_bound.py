@@ -1,9 +1,9 @@
 """No token stands for more bytes than the bound says, and where that may be there is none."""
 
 import pytest
-from chairlift.errors import ModelError
-from chairlift.model.text_bound import longest_token_bytes
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.api.errors import ModelError
+from chairlift.text.text_bound import longest_token_bytes
+from chairlift.text.tokenizer import Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers

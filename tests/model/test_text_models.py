@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
 from chairlift.model.config import ModelConfig
 from safetensors.torch import load_file, save_file
 from transformers import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from chairlift._core import TextStream
-from chairlift.errors import ModelError, Reason, RequestError
-from chairlift.model import token_table
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.types import Chat, ChatMessage
+from chairlift.api.errors import ModelError, Reason, RequestError
+from chairlift.api.types import Chat, ChatMessage
+from chairlift.text import token_table
+from chairlift.text.tokenizer import Tokenizer
 from tokenizers import Regex, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from chairlift import chats
-from chairlift.errors import RequestError
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.types import Chat, ChatMessage, Tool, ToolCall, ToolChoice, ToolMode
+from chairlift.api import chats
+from chairlift.api.errors import RequestError
+from chairlift.api.types import Chat, ChatMessage, Tool, ToolCall, ToolChoice, ToolMode
+from chairlift.text.tokenizer import Tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 from transformers import PreTrainedTokenizerFast

@@ -3,9 +3,9 @@
 import zipfile
 
 import pytest
-from chairlift.errors import ModelError
-from chairlift.model import unpacked
-from chairlift.model.unpacked import unpacked_folder
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files import unpacked
+from chairlift.checkpoints.files.unpacked import unpacked_folder
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from chairlift.config import Dtype
-from chairlift.errors import ModelError
+from chairlift.api.config import Dtype
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.safetensors import open_file
 from chairlift.model.config import ModelConfig
-from chairlift.model.safetensors import open_file
-from chairlift.model.weights import load_weights
+from chairlift.model.weights.layers import load_weights
 from safetensors.torch import load_file, save_file
 
 from tests.model.families import build, random_tokens

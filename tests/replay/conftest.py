@@ -4,7 +4,7 @@ from chairlift.engine.engine import Engine
 from chairlift.replay.recipes import draw_trace
 from chairlift.replay.recorder import TraceRecorder
 from chairlift.replay.trace import read_trace
-from chairlift.server.recording import record
+from chairlift.server.ops.recording import record
 
 from tests.engine.drive import Clock, drain
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from chairlift.config import Batching
+from chairlift.api.config import Batching
 from chairlift.replay.format import StepTime
 from chairlift.replay.recipes import draw_trace
 from chairlift.replay.run import replay

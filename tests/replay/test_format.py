@@ -1,7 +1,7 @@
 """A trace that is damaged or of another version is one line that names the line."""
 
 import pytest
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 from chairlift.replay.recipes import draw_trace
 from chairlift.replay.trace import read_trace, write_trace
 

@@ -5,12 +5,12 @@ import logging
 from pathlib import Path
 
 import pytest
+from chairlift.api.errors import ConfigError
+from chairlift.api.types import PrefixCache, Request, Schedule, Stopping
 from chairlift.engine.engine import Engine
-from chairlift.errors import ConfigError
 from chairlift.replay.recorder import TraceRecorder
 from chairlift.replay.trace import read_trace
-from chairlift.server.recording import record
-from chairlift.types import PrefixCache, Request, Schedule, Stopping
+from chairlift.server.ops.recording import record
 
 from tests.engine.drive import drain, end, greedy
 from tests.engine.test_steps_in_flight import fail_on_the_device

@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from chairlift.config import Batching
-from chairlift.errors import ConfigError
-from chairlift.figures import summarize
+from chairlift.api.config import Batching
+from chairlift.api.errors import ConfigError
+from chairlift.api.figures import summarize
+from chairlift.api.types import Change, Schedule
+from chairlift.api.types import Request as EngineRequest
 from chairlift.replay.format import StepTime
 from chairlift.replay.options import ReplayOptions
 from chairlift.replay.recipes import draw_trace
 from chairlift.replay.run import output_lengths, recorded_run, replay
 from chairlift.replay.settings import settings_of, step_time_of
 from chairlift.replay.trace import Request, read_trace
-from chairlift.types import Change, Schedule
-from chairlift.types import Request as EngineRequest
 
 from tests.engine.drive import drain, greedy
 

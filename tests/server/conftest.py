@@ -3,13 +3,13 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+from chairlift.api.config import engine_config
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import engine_config
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
 from chairlift.model.config import ModelConfig
-from chairlift.model.kv_cache import kv_bytes_per_block
-from chairlift.server.server import Server, ServerConfig
+from chairlift.model.forward.kv_cache import kv_bytes_per_block
+from chairlift.server.app.server import Server, ServerConfig
 
 from tests.server.connection import Serving
 

@@ -1,7 +1,7 @@
 """What became of a tenant's requests in the last minute: its own, and no other tenant's."""
 
 import pytest
-from chairlift.metrics import MOST_NAMES, OTHER
+from chairlift.server.metrics import MOST_NAMES, OTHER
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 

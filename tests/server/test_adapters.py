@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from chairlift.api.errors import Reason, RequestError
 from chairlift.client import connect_async
-from chairlift.errors import Reason, RequestError
 from chairlift.v1 import admin_pb2, server_pb2
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import duration_pb2

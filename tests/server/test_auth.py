@@ -4,11 +4,11 @@ import hashlib
 
 import grpc
 import pytest
+from chairlift.api.config import engine_config
+from chairlift.api.errors import ConfigError, Reason, RequestError
 from chairlift.client import connect_async
-from chairlift.config import engine_config
-from chairlift.errors import ConfigError, Reason, RequestError
-from chairlift.server import reloaded
-from chairlift.server.server import Server, ServerConfig
+from chairlift.server.app.server import Server, ServerConfig
+from chairlift.server.security import reloaded
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 from google.protobuf import descriptor_pool

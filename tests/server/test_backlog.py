@@ -1,8 +1,8 @@
 """Requests that would wait too long are refused at once."""
 
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.server.backlog import Backlog
+from chairlift.api.errors import Reason, RequestError
+from chairlift.server.limits.backlog import Backlog
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import duration_pb2
 from grpc import StatusCode as Code

@@ -5,10 +5,10 @@ import json
 import re
 
 import pytest
+from chairlift.api.errors import RequestError
+from chairlift.api.types import Constraint, Sampling, Stopping
 from chairlift.client import connect_async
 from chairlift.engine.engine import Engine
-from chairlift.errors import RequestError
-from chairlift.types import Constraint, Sampling, Stopping
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 

@@ -5,7 +5,7 @@ import itertools
 import time
 
 import pytest
-from chairlift.server.receiving import PAUSE, SHORT_BYTES, DecodingQueue
+from chairlift.server.limits.receiving import PAUSE, SHORT_BYTES, DecodingQueue
 
 
 async def test_other_work_of_the_event_loop_comes_between_long_messages():

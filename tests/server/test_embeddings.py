@@ -9,12 +9,12 @@ import grpc
 import numpy as np
 import pytest
 import torch
-from chairlift.config import engine_config
+from chairlift.api.config import engine_config
+from chairlift.api.types import Pooling, Request
 from chairlift.engine.async_engine import AsyncEngine
+from chairlift.engine.embed_all import pool_all
 from chairlift.engine.engine import Engine
-from chairlift.engine.pooling.embed_all import pool_all
-from chairlift.server.server import Server, ServerConfig
-from chairlift.types import Pooling, Request
+from chairlift.server.app.server import Server, ServerConfig
 from chairlift.v1 import embedding_pb2 as pb
 from chairlift.v1 import generation_pb2, server_pb2, tokenizer_pb2
 from safetensors.torch import load_file, save_file

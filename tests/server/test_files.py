@@ -8,17 +8,17 @@ from contextlib import ExitStack
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 from chairlift.server.config import ServerConfig
-from chairlift.server.files import MAX_SCRAPES, RESERVE, with_files
-from chairlift.server.listen import TcpAddress
-from chairlift.server.metrics_endpoint import serve_metrics
+from chairlift.server.ops.files import MAX_SCRAPES, RESERVE, with_files
+from chairlift.server.ops.metrics_endpoint import serve_metrics
+from chairlift.server.rpc.listen import TcpAddress
 from prometheus_client import CollectorRegistry
 
 SCRIPT = """
 import resource, sys
 from chairlift.server.config import ServerConfig
-from chairlift.server.files import with_files
+from chairlift.server.ops.files import with_files
 soft, hard, num = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 config = with_files(ServerConfig(max_connections=num, http_listen="127.0.0.1:0"))

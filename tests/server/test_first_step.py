@@ -1,10 +1,10 @@
 """A model that fails in its first step: the start says what failed, not only that it did."""
 
 import pytest
+from chairlift.api.errors import ModelError
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
-from chairlift.errors import ModelError
-from chairlift.server.loading import probe
+from chairlift.server.app.loading import probe
 
 FAULTS = {
     "an error": (

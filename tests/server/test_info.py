@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import grpc
 import pytest
 from chairlift import _core
-from chairlift.config import EngineConfig
+from chairlift.api.config import EngineConfig
 from chairlift.engine.loading import draft
-from chairlift.server.health import MAX_WATCHES
-from chairlift.server.registry import LiveRequest
-from chairlift.server.server_service import to_load
+from chairlift.server.calls.registry import LiveRequest
+from chairlift.server.ops.health import MAX_WATCHES
+from chairlift.server.services.server_service import to_load
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import descriptor_pb2, duration_pb2

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from chairlift.config import engine_config
-from chairlift.errors import ConfigError
-from chairlift.server.listen import TcpAddress, parse_address
-from chairlift.server.server import Server, ServerConfig
+from chairlift.api.config import engine_config
+from chairlift.api.errors import ConfigError
+from chairlift.server.app.server import Server, ServerConfig
+from chairlift.server.rpc.listen import TcpAddress, parse_address
 from chairlift.v1 import server_pb2, server_pb2_grpc
 
 from tests.server.connection import start
@@ -112,7 +112,7 @@ async def test_of_servers_that_each_replaced_the_last_only_the_newest_keeps_the_
 
 
 async def test_a_folder_that_another_process_keeps_locked_is_refused(bind, tmp_path, monkeypatch):
-    monkeypatch.setattr("chairlift.server.listen._LOCK_S", 0.05)
+    monkeypatch.setattr("chairlift.server.rpc.listen._LOCK_S", 0.05)
     folder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
     with pytest.raises(ConfigError, match="another process locks its folder"):
@@ -227,9 +227,9 @@ async def test_of_many_servers_that_find_a_dead_socket_one_gets_it(tmp_path):
         killed.bind(path)
     program = (
         "import asyncio, sys\n"
-        "from chairlift.config import engine_config\n"
-        "from chairlift.errors import ConfigError\n"
-        "from chairlift.server.server import Server, ServerConfig\n"
+        "from chairlift.api.config import engine_config\n"
+        "from chairlift.api.errors import ConfigError\n"
+        "from chairlift.server.app.server import Server, ServerConfig\n"
         "async def main():\n"
         "    server = Server(engine_config(), ServerConfig(listen='unix:' + sys.argv[1]))\n"
         "    sys.stdin.readline()\n"

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from chairlift.config import engine_config
-from chairlift.server import listener
+from chairlift.api.config import engine_config
+from chairlift.server.app.run import run_server
 from chairlift.server.config import ServerConfig
-from chairlift.server.listen import TcpAddress, UnixAddress
-from chairlift.server.listener import until_lost
-from chairlift.server.run import run_server
+from chairlift.server.rpc import listener
+from chairlift.server.rpc.listen import TcpAddress, UnixAddress
+from chairlift.server.rpc.listener import until_lost
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from grpc._cython import cygrpc

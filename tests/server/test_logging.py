@@ -3,8 +3,8 @@
 import logging
 
 import pytest
+from chairlift.api.logs import TextFormatter
 from chairlift.engine.engine import Engine
-from chairlift.logs import TextFormatter
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.server.connection import next_event, receive, start, until

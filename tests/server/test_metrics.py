@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 from chairlift.engine.engine import Engine
-from chairlift.metrics import TenantLabels
-from chairlift.metrics.instruments import STEP_PARTS
-from chairlift.metrics.tenants import MOST_NAMES, OTHER
+from chairlift.server.metrics import TenantLabels
+from chairlift.server.metrics.instruments import STEP_PARTS
+from chairlift.server.metrics.tenants import MOST_NAMES, OTHER
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from chairlift.config import checked
-from chairlift.errors import ConfigError
+from chairlift.api.config import checked
+from chairlift.api.errors import ConfigError
 from chairlift.server.config import ServerConfig
 from chairlift.v1 import server_pb2, tokenizer_pb2
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from chairlift import _core
-from chairlift.engine.events import SampledLogprobs
-from chairlift.server.convert import OutputOptions
-from chairlift.server.outbox import CAPACITY, MAX_TOKEN_BYTES, Outboxes
+from chairlift.core.events import SampledLogprobs
+from chairlift.server.calls.outbox import CAPACITY, MAX_TOKEN_BYTES, Outboxes
+from chairlift.server.convert.messages import OutputOptions
 from chairlift.v1 import generation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,11 +10,11 @@ from contextlib import closing, suppress
 
 import grpc
 import pytest
-from chairlift.config import engine_config
+from chairlift.api.config import engine_config
+from chairlift.api.types import Request
 from chairlift.engine.engine import Engine
+from chairlift.server.app.run import run_server
 from chairlift.server.config import ServerConfig
-from chairlift.server.run import run_server
-from chairlift.types import Request
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -23,11 +23,11 @@ from tests.server.connection import next_event, receive, start, until
 
 PROGRAM = """
 import asyncio, sys
-from chairlift.config import engine_config
-from chairlift.errors import ChairliftError
+from chairlift.api.config import engine_config
+from chairlift.api.errors import ChairliftError
 from chairlift.server.config import ServerConfig
-from chairlift.server.run import run_server
-from chairlift.types import Request
+from chairlift.server.app.run import run_server
+from chairlift.api.types import Request
 
 folder, address, grace = sys.argv[1:]
 config = ServerConfig(model=folder, listen=address, drain_grace_s=float(grace))
@@ -44,7 +44,7 @@ HANGING = PROGRAM.replace("drain_grace_s=float(grace)", "step_timeout_s=1").repl
     "try:",
     """
 import threading
-from chairlift.model.transformer import Transformer
+from chairlift.model.forward.transformer import Transformer
 forward = Transformer.forward
 def hang(self, input_ids, metadata, *args):
     if 20 in metadata.positions.tolist():
@@ -64,7 +64,7 @@ SLOW = PROGRAM.replace(
     "try:",
     """
 import time
-from chairlift.model.transformer import Transformer
+from chairlift.model.forward.transformer import Transformer
 forward = Transformer.forward
 def slow(*args):
     time.sleep(0.05)
@@ -78,7 +78,7 @@ try:""",
 IMPATIENT = """
 import threading
 import chairlift.engine.async_engine
-from chairlift.model.safetensors import StoredTensor
+from chairlift.checkpoints.safetensors import StoredTensor
 StoredTensor.read = lambda *_: threading.Event().wait()
 """ + PROGRAM.replace("drain_grace_s=float(grace)", "load_timeout_s=1")
 

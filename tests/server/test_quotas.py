@@ -4,9 +4,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.server.quotas import QuotaLimits, Quotas, Sequences, sequences_of
-from chairlift.types import Request, Sampling
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Request, Sampling
+from chairlift.server.limits.quotas import QuotaLimits, Quotas, Sequences, sequences_of
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from hypothesis import given

@@ -5,8 +5,9 @@ from contextlib import AsyncExitStack
 
 import grpc
 import pytest
-from chairlift.server import memory, receiving
-from chairlift.server.memory import resident_bytes
+from chairlift.server.limits import receiving
+from chairlift.server.ops import memory
+from chairlift.server.ops.memory import resident_bytes
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.server.connection import Status, next_event, start

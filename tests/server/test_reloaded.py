@@ -4,8 +4,8 @@ import os
 import threading
 
 import pytest
-from chairlift.errors import ConfigError
-from chairlift.server.reloaded import GRACE_S, Gone, Reloaded, read_file
+from chairlift.api.errors import ConfigError
+from chairlift.server.security.reloaded import GRACE_S, Gone, Reloaded, read_file
 
 
 class Clock:

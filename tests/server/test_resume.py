@@ -3,7 +3,7 @@
 import time
 
 import grpc
-from chairlift.server.requests import Requests
+from chairlift.server.calls.requests import Requests
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
@@ -181,7 +181,7 @@ async def test_events_that_are_no_longer_kept_are_refused_and_later_ones_come(se
 
 
 async def test_a_request_without_a_stream_is_suspended_once_its_buffer_is_full(serve, monkeypatch):
-    monkeypatch.setattr("chairlift.server.outbox.MAX_TOKEN_BYTES", 256)
+    monkeypatch.setattr("chairlift.server.calls.outbox.MAX_TOKEN_BYTES", 256)
     async with serve() as server:
         whole = (await server.say(start(max_tokens=LONG))).tokens("a")
         call, got, handle = await begun(server, window(max_tokens=LONG))

@@ -1,9 +1,9 @@
 """Every field of `Sampling` through gRPC does what it does in the engine."""
 
 import pytest
+from chairlift.api.types import Output, Sampling, Stopping
 from chairlift.client import connect_async
 from chairlift.engine.engine import Engine
-from chairlift.types import Output, Sampling, Stopping
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.server.connection import start

@@ -9,8 +9,8 @@ import urllib.request
 
 import grpc
 import pytest
+from chairlift.api.logs import JsonFormatter, TextFormatter
 from chairlift.engine.engine import Engine
-from chairlift.logs import JsonFormatter, TextFormatter
 from chairlift.v1 import embedding_pb2, server_pb2, tokenizer_pb2
 from chairlift.v1 import generation_pb2 as pb
 from google.protobuf import wrappers_pb2

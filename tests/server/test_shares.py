@@ -1,8 +1,8 @@
 """No holder takes all of a common resource."""
 
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.server.shares import Room, Shares, holders_of
+from chairlift.api.errors import Reason, RequestError
+from chairlift.server.limits.shares import Room, Shares, holders_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ import asyncio
 
 import grpc
 import pytest
-from chairlift.server import outbox
+from chairlift.server.calls import outbox
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc, server_pb2
 

@@ -6,12 +6,12 @@ import gguf
 import grpc
 import pytest
 import torch
-from chairlift.config import Dtype, engine_config
+from chairlift.api.config import Dtype, engine_config
+from chairlift.checkpoints.files.folder import resolve_model
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
-from chairlift.model.folder import resolve_model
+from chairlift.server.app.server import Server
 from chairlift.server.config import ServerConfig
-from chairlift.server.server import Server
 from chairlift.v1 import generation_pb2_grpc, server_pb2, server_pb2_grpc
 from transformers import LlamaConfig, LlamaForCausalLM
 

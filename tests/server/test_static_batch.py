@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from chairlift.server.registry import BatchEnd, Registry
+from chairlift.server.calls.registry import BatchEnd, Registry
 
 from tests.server.connection import next_event, receive, start
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from chairlift.errors import Reason, RequestError
-from chairlift.server.status_interceptor import StatusInterceptor
+from chairlift.api.errors import Reason, RequestError
+from chairlift.server.rpc.status_interceptor import StatusInterceptor
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.server.connection import Status, start

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import grpc
 import pytest
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 from chairlift.v1 import generation_pb2 as pb
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc

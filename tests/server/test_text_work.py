@@ -4,8 +4,8 @@ import shutil
 
 import grpc
 import pytest
-from chairlift.errors import Reason, RequestError, echo
-from chairlift.server.status import to_error, to_status
+from chairlift.api.errors import Reason, RequestError, echo
+from chairlift.server.rpc.status import to_error, to_status
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import tokenizer_pb2
 

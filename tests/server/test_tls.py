@@ -4,11 +4,11 @@ import asyncio
 import ssl
 
 import pytest
+from chairlift.api.config import engine_config
+from chairlift.api.errors import ConfigError, Reason, RequestError, ServerError
 from chairlift.client import connect, connect_async
-from chairlift.config import engine_config
-from chairlift.errors import ConfigError, Reason, RequestError, ServerError
-from chairlift.server.auth import certificate_tenant
-from chairlift.server.server import Server, ServerConfig
+from chairlift.server.app.server import Server, ServerConfig
+from chairlift.server.security.auth import certificate_tenant
 from cryptography.hazmat.primitives import serialization
 
 from tests.server.certificates import Certificates

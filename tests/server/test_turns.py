@@ -1,7 +1,7 @@
 """Turns between calls: a call with many requests stands back for one with few."""
 
-from chairlift.server.turns import MOST_S, TURN_S, Turns
-from chairlift.types import Schedule
+from chairlift.api.types import Schedule
+from chairlift.server.calls.turns import MOST_S, TURN_S, Turns
 
 
 def delays(turns, num, now=0.0, **schedule):

@@ -2,7 +2,7 @@
 
 import threading
 
-from chairlift.server.watchdog import Watchdog
+from chairlift.server.ops.watchdog import Watchdog
 
 
 async def test_a_watch_that_raises_is_named_once_and_blinds_no_other(caplog):

@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 
 import grpc
 import pytest
-from chairlift.server import steps
-from chairlift.server.registry import Registry
-from chairlift.server.server_service import MAX_WATCHES
-from chairlift.types import Sampling, Stopping
+from chairlift.api.types import Sampling, Stopping
+from chairlift.server.calls.registry import Registry
+from chairlift.server.services import steps
+from chairlift.server.services.server_service import MAX_WATCHES
 from chairlift.v1 import server_pb2, server_pb2_grpc
 
 from tests.server.connection import Status, start
@@ -113,7 +113,7 @@ def test_the_server_starts_with_a_health_package_that_has_no_list():
     program = (
         "from grpc_health.v1 import health_pb2\n"
         "del health_pb2.HealthListRequest, health_pb2.HealthListResponse\n"
-        "import chairlift.server.health\n"
+        "import chairlift.server.ops.health\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert run.returncode == 0, run.stderr

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import torch
+from chairlift.api.config import KvCacheDtype, Quantize
 from chairlift.bench.quality import ModelFormat, Quality, WindowModel, measure_quality
-from chairlift.config import KvCacheDtype, Quantize
 from chairlift.demo import MODEL_DIR
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.text.tokenizer import Tokenizer
 
 from tools.train_demo.text import documents
 

@@ -1,5 +1,13 @@
 """Clients of a Chairlift server: the names of `chairlift.client`, and the errors they raise."""
 
+from chairlift.api.errors import (
+    ChairliftError,
+    ConfigError,
+    NoServerError,
+    Reason,
+    RequestError,
+    ServerError,
+)
 from chairlift.client import (
     Answer,
     AsyncClient,
@@ -11,14 +19,6 @@ from chairlift.client import (
     connect,
     connect_async,
     new_start,
-)
-from chairlift.errors import (
-    ChairliftError,
-    ConfigError,
-    NoServerError,
-    Reason,
-    RequestError,
-    ServerError,
 )
 
 __all__ = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from chairlift.attention.cpu import CpuBackend
-from chairlift.reference import quantize_rows
+from chairlift.kernels.reference import quantize_rows
 
 SCALE_BYTES = 4
 

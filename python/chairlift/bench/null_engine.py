@@ -12,19 +12,20 @@ from typing import Unpack
 
 import torch
 
+from chairlift.api.config import EngineConfig, EngineSettings
 from chairlift.attention.cpu import CpuBackend
-from chairlift.config import EngineConfig, EngineSettings
+from chairlift.checkpoints.files.folder import resolve_model
 from chairlift.engine.engine import Engine
 from chairlift.engine.loading.devices import Place
 from chairlift.engine.loading.loaded import LoadedModel, OnProgress
-from chairlift.engine.model_runner import ModelRunner, RunnerShape
-from chairlift.engine.sampler import Sampled
-from chairlift.engine.step_inputs import StepInputs
+from chairlift.engine.runner.model_runner import ModelRunner
+from chairlift.engine.runner.sampler import Sampled
+from chairlift.engine.runner.shape import RunnerShape
+from chairlift.engine.runner.step_inputs import StepInputs
 from chairlift.model.config import ModelConfig
-from chairlift.model.folder import resolve_model
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.weights.layers import load_weights
+from chairlift.text.tokenizer import Tokenizer
 
 _TEXT = "A chairlift never stops: each rider steps off at the top, and the other riders stay on. "
 _MAX_MODEL_LEN = 65_536

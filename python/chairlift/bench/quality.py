@@ -15,21 +15,21 @@ from typing import Final, Self
 import torch
 from torch import Tensor
 
+from chairlift.api.config import Device, Dtype, KvCacheDtype, Quantize, engine_config
+from chairlift.api.errors import ConfigError, ModelError
+from chairlift.api.machine import memory_limit
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.config import Device, Dtype, KvCacheDtype, Quantize, engine_config
+from chairlift.checkpoints.files.folder import resolve_model
 from chairlift.engine.loading.devices import Place, choose_place
 from chairlift.engine.loading.load import set_threads
-from chairlift.errors import ConfigError, ModelError
-from chairlift.machine import memory_limit
 from chairlift.model.config import ModelConfig
-from chairlift.model.folder import resolve_model
-from chairlift.model.kv_cache import allocate_kv_cache
-from chairlift.model.memory_plan import plan_memory
-from chairlift.model.recurrent import allocate_states
-from chairlift.model.resident import trim_heap
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights
+from chairlift.model.forward.kv_cache import allocate_kv_cache
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.memory.plan import plan_memory
+from chairlift.model.parts.recurrent import allocate_states
+from chairlift.model.weights.layers import load_weights
+from chairlift.model.weights.resident import trim_heap
+from chairlift.text.tokenizer import Tokenizer
 
 DEFAULT_WINDOW: Final = 512
 MIN_TOKENS: Final = 2

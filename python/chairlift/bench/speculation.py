@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from chairlift.api.errors import ChairliftError
+from chairlift.api.types import Failed, Finished, Request, Sampling, Schedule, Stopping, Tokens
 from chairlift.bench.speculation_texts import Workload
 from chairlift.engine.engine import Engine
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.step import StepRecord
-from chairlift.errors import ChairliftError
-from chairlift.types import Failed, Finished, Request, Sampling, Schedule, Stopping, Tokens
 
 HOUR_S: Final = 3600.0
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from chairlift.api.errors import ServerError
+from chairlift.api.types import Chat, ChatMessage
 from chairlift.cli.errors import print_error
 from chairlift.cli.remote import (
     DEFAULT_TARGET,
@@ -27,8 +29,6 @@ from chairlift.cli.remote import (
     follow,
 )
 from chairlift.cli.wrap import Printer
-from chairlift.errors import ServerError
-from chairlift.types import Chat, ChatMessage
 
 if TYPE_CHECKING:
     from chairlift.client import AsyncClient, RequestOptions

@@ -7,6 +7,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from chairlift.api.errors import ChairliftError, ConfigError
 from chairlift.cli.config_sources import nearest
 from chairlift.cli.errors import (
     FAILED,
@@ -17,7 +18,6 @@ from chairlift.cli.errors import (
     print_error,
     with_source,
 )
-from chairlift.errors import ChairliftError, ConfigError
 
 _WIDEST: Final = 100
 """Columns of --help on a wide terminal."""

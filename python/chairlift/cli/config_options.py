@@ -15,9 +15,9 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from chairlift.api.config import EngineConfig
 from chairlift.cli.config_sources import check_environment, option_name, variable_name
 from chairlift.cli.values import duration, size
-from chairlift.config import EngineConfig
 
 Command = Callable[..., None]
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 import typer
 from pydantic import BaseModel
 
-from chairlift.config import EngineConfig, check_instruction_set
-from chairlift.errors import ConfigError
-from chairlift.logs import LogConfig
+from chairlift.api.config import EngineConfig, check_instruction_set
+from chairlift.api.errors import ConfigError
+from chairlift.api.logs import LogConfig
 from chairlift.replay.options import ReplayOptions
 from chairlift.server.config import ServerConfig
 

@@ -16,14 +16,14 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from chairlift.api.config import Batching
+from chairlift.api.errors import ChairliftError, ServerError
+from chairlift.api.types import Chat, ChatMessage
+from chairlift.checkpoints.files.folder import DEMO, MODEL_HELP, check_model
 from chairlift.cli.board import Board, Line
 from chairlift.cli.picture import Cell, draw, render_terminal
 from chairlift.cli.picture_svg import render_svg
 from chairlift.cli.remote import answer_all
-from chairlift.config import Batching
-from chairlift.errors import ChairliftError, ServerError
-from chairlift.model.folder import DEMO, MODEL_HELP, check_model
-from chairlift.types import Chat, ChatMessage
 
 if TYPE_CHECKING:
     from chairlift.client import AsyncClient

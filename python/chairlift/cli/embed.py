@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chairlift.errors import ChairliftError
-from chairlift.model.folder import MODEL_HELP
+from chairlift.api.errors import ChairliftError
+from chairlift.checkpoints.files.folder import MODEL_HELP
 
 if TYPE_CHECKING:
+    from chairlift.api.types import Pooling
     from chairlift.engine.engine import Engine
-    from chairlift.types import Pooling
 
 Model = Annotated[str, typer.Option(help=f"Model: {MODEL_HELP}")]
 Quantize = Annotated[str, typer.Option(help="Weights of linear layers: none, int8 or int4.")]
@@ -54,7 +54,7 @@ def embed(
     if bool(texts) == (input_file is not None):
         message = "expected texts, or --input with a file of them"
         raise ChairliftError(message)
-    from chairlift.types import Pooling
+    from chairlift.api.types import Pooling
 
     pooling = Pooling(dimensions=dimensions, truncate_end=truncate_end, prompt_name=prompt_name)
     with opened(model, dtype, quantize) as engine:
@@ -94,8 +94,8 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def _print(engine: "Engine", texts: Iterator[str], pooling: "Pooling", *, as_json: bool) -> None:
-    from chairlift.engine.pooling.embed_all import pool_all
-    from chairlift.types import Request
+    from chairlift.api.types import Request
+    from chairlift.engine.embed_all import pool_all
 
     results = pool_all(engine, (Request(text, pooling=pooling) for text in texts))
     for place, pooled in results:
@@ -115,8 +115,8 @@ def _write(
     """Write a row per text; the file appears when it is whole."""
     import numpy as np
 
-    from chairlift.engine.pooling.embed_all import pool_all
-    from chairlift.types import Request
+    from chairlift.api.types import Request
+    from chairlift.engine.embed_all import pool_all
 
     num_texts = len(texts) if texts else sum(1 for _ in lines_of(path)) if path else 0
     size = pooling.dimensions or engine.pooling.default_dimensions or engine.pooling.size

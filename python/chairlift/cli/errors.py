@@ -10,8 +10,8 @@ from typing import Any, Final
 import typer
 from pydantic import ValidationError
 
+from chairlift.api.errors import ConfigError
 from chairlift.cli.config_sources import nearest, place_of
-from chairlift.errors import ConfigError
 
 FAILED: Final = 1
 """Exit code of a command that failed while it ran: no server, a model that does not load."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chairlift.api.errors import ChairliftError, RequestError
+from chairlift.api.types import Chat, ChatMessage, Constraint
 from chairlift.cli.board import Board
 from chairlift.cli.errors import print_error
 from chairlift.cli.remote import (
@@ -30,8 +32,6 @@ from chairlift.cli.remote import (
     outcome,
 )
 from chairlift.cli.wrap import Printer
-from chairlift.errors import ChairliftError, RequestError
-from chairlift.types import Chat, ChatMessage, Constraint
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

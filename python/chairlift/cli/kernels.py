@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from chairlift.checkpoints.files.folder import check_model
 from chairlift.cli.command import add_command, new_app
-from chairlift.model.folder import check_model
 
 Model = Annotated[
     str | None,
@@ -62,12 +62,12 @@ def _names(model: str | None) -> list[str]:
     if model is None:
         return all_kernels()
 
-    from chairlift.config import EngineConfig
+    from chairlift.api.config import EngineConfig
+    from chairlift.api.errors import ConfigError
+    from chairlift.checkpoints.checkpoint import check_files
+    from chairlift.checkpoints.files.folder import resolve_model
     from chairlift.engine.loading.devices import compute_dtype, gpu_obstacle
-    from chairlift.errors import ConfigError
-    from chairlift.model.checkpoint import check_files
     from chairlift.model.config import ModelConfig
-    from chairlift.model.folder import resolve_model
 
     folder = resolve_model(model)
     settings, config = EngineConfig(), ModelConfig.load(folder)

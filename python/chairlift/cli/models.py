@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chairlift.cli.bench.report import Json, Result, report
+from chairlift.cli.report import Json, Result, report
 from chairlift.cli.values import format_size
 
 if TYPE_CHECKING:
-    from chairlift.model.available import Found
+    from chairlift.engine.loading.available import Found
 
 
 def models(
@@ -33,7 +33,7 @@ def models(
 
 
 def _rows(folder: Path | None) -> Iterator[Result]:
-    from chairlift.model.available import describe
+    from chairlift.engine.loading.available import describe
 
     for found in _found(folder):
         model = describe(found.path)
@@ -49,7 +49,7 @@ def _rows(folder: Path | None) -> Iterator[Result]:
 
 
 def _found(folder: Path | None) -> "Iterator[Found]":
-    from chairlift.model.available import cached_models, models_in, packaged_models
+    from chairlift.engine.loading.available import cached_models, models_in, packaged_models
 
     # A wrong folder is an error before anything is printed.
     inside = [] if folder is None else list(models_in(folder))

@@ -4,11 +4,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from chairlift.cli.bench.report import Json, Result, report
+from chairlift.api.errors import ChairliftError
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.config_options import engine_options
+from chairlift.cli.report import Json, Result, report
 from chairlift.cli.values import format_size
-from chairlift.errors import ChairliftError
-from chairlift.model.folder import MODEL_HELP, check_model
 
 SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
@@ -86,12 +86,12 @@ def _print(model: str, figures: Result, limit: str) -> None:
 
 def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     """Return the figures, and why the model does not fit; empty if it does."""
-    from chairlift.config import engine_config
+    from chairlift.api.config import engine_config
+    from chairlift.api.machine import memory_limit
+    from chairlift.checkpoints.files.folder import resolve_model
     from chairlift.engine.loading.draft import check_tokenizers
     from chairlift.engine.loading.load import load_config, replan_memory
-    from chairlift.machine import memory_limit
-    from chairlift.model.folder import resolve_model
-    from chairlift.model.tokenizer import Tokenizer
+    from chairlift.text.tokenizer import Tokenizer
 
     config, folder = engine_config(**settings), resolve_model(model)
     memory, free = replan_memory(config, load_config(folder, config))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chairlift.api.errors import ChairliftError, NoServerError, RequestError, ServerError
 from chairlift.cli.board import Board, Line
-from chairlift.errors import ChairliftError, NoServerError, RequestError, ServerError
 
 if TYPE_CHECKING:
     from chairlift.client import Answer, AsyncClient, AsyncGeneration

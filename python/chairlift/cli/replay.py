@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from chairlift.cli.bench.report import Json, Result, report
+from chairlift.api.config import Batching, checked
+from chairlift.api.errors import ConfigError
+from chairlift.api.figures import summarize
 from chairlift.cli.config_options import config_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.replay_picture import FirstSteps
-from chairlift.config import Batching, checked
-from chairlift.errors import ConfigError
-from chairlift.figures import summarize
+from chairlift.cli.report import Json, Result, report
 from chairlift.replay.options import ReplayOptions
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from rich.console import RenderableType
 
 from chairlift.cli.picture import Cell, draw, render_terminal
-from chairlift.plan import PlanView
+from chairlift.core.plan import PlanView
 
 _MOST_STEPS = 10_000
 

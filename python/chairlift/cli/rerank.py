@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from chairlift.api.errors import ChairliftError
 from chairlift.cli.embed import Dtype, Model, Quantize, TruncateEnd, lines_of, opened
-from chairlift.errors import ChairliftError
 
 
 def rerank(
@@ -32,7 +32,7 @@ def rerank(
         raise ChairliftError(message)
     texts = documents or (list(lines_of(input_file)) if input_file else [])
     with opened(model, dtype, quantize) as engine:
-        from chairlift.engine.pooling.embed_all import pool_all
+        from chairlift.engine.embed_all import pool_all
         from chairlift.engine.pooling.ranking import ranking, rerank_requests
 
         requests = rerank_requests(query, texts, engine.pooling, truncate_end=truncate_end)

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from chairlift.api.config import checked, engine_config
+from chairlift.api.errors import ChairliftError
+from chairlift.api.logs import LogConfig, configure, fields
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.config_options import config_options, engine_options
 from chairlift.cli.config_sources import read_config, settings_of
 from chairlift.cli.supervisor import Parent, run_supervised
-from chairlift.config import checked, engine_config
-from chairlift.errors import ChairliftError
-from chairlift.logs import LogConfig, configure, fields
-from chairlift.model.folder import MODEL_HELP, check_model
 from chairlift.server.config import ServerConfig
 
 _log = logging.getLogger(__name__)
@@ -133,11 +133,11 @@ def serve(
             _log.info("setting", extra=details)
     check_model(model)
     # Below this level gRPC writes a line for each TLS handshake that fails: one for each probe of
-    # the port (`server/listener.py`), and one for each connection of a client without TLS.
+    # the port (`server/rpc/listener.py`), and one for each connection of a client without TLS.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from chairlift import _core
-    from chairlift.server.run import run_server
-    from chairlift.server.watchdog import FAULT_EXIT
+    from chairlift.server.app.run import run_server
+    from chairlift.server.ops.watchdog import FAULT_EXIT
 
     # Defaults depend on the device: only what was set is shown.
     units = {"max_num_seqs": "rows", "max_num_batched_tokens": "tokens a step"}

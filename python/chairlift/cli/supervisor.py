@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Final
 
-from chairlift.server.restart import RestartBudget
-from chairlift.server.watchdog import FAULT_EXIT
+from chairlift.server.app.restart import RestartBudget
+from chairlift.server.ops.watchdog import FAULT_EXIT
 
 _SOCKET: Final = "CHAIRLIFT_SUPERVISOR_SOCKET"
 """In the environment of the child: its end of the socket."""

@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from chairlift.api.errors import ChairliftError, ConfigError, Reason, RequestError, ServerError
 from chairlift.cli.config_sources import check_environment
 from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey, no_connection
 from chairlift.cli.top_state import TopState
 from chairlift.cli.top_view import TopView, as_json, state_name
 from chairlift.cli.values import duration
-from chairlift.errors import ChairliftError, ConfigError, Reason, RequestError, ServerError
 
 if TYPE_CHECKING:
     from chairlift.client import AsyncClient

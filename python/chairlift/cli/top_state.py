@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chairlift.api.recent import Recent, percentile, size_class
 from chairlift.cli.picture import Cell
-from chairlift.recent import Recent, percentile, size_class
 
 if TYPE_CHECKING:
     from google.protobuf import duration_pb2

@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from chairlift.errors import ConfigError
-from chairlift.units import parse_duration, parse_size
+from chairlift.api.errors import ConfigError
+from chairlift.api.units import parse_duration, parse_size
 
 
 def format_size(num_bytes: int) -> str:

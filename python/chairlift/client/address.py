@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 
 _OF_GRPC: Final = re.compile(r"(unix|unix-abstract|dns|ipv4|ipv6|vsock|xds):.", re.DOTALL)
 """Names that gRPC itself resolves, such as dns:///HOST:PORT."""

@@ -8,7 +8,9 @@ from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
-from chairlift import checks
+from chairlift.api import checks
+from chairlift.api.errors import ChairliftError, RequestError
+from chairlift.api.types import Prompt
 from chairlift.client.answer import Answer
 from chairlift.client.calls import Awaiting, Call
 from chairlift.client.options import RequestOptions
@@ -21,8 +23,6 @@ from chairlift.client.shared import (
     stream_ended,
 )
 from chairlift.client.start import new_start
-from chairlift.errors import ChairliftError, RequestError
-from chairlift.types import Prompt
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 

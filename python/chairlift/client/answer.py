@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from chairlift.types import ToolCall
+from chairlift.api.types import ToolCall
 from chairlift.v1 import generation_pb2 as pb
 
 

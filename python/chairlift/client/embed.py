@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from chairlift import checks
+from chairlift.api import checks
 from chairlift.v1 import embedding_pb2 as pb
 from chairlift.v1 import generation_pb2
 

@@ -1,11 +1,11 @@
-"""From the errors of a server to the exceptions of `chairlift.errors`."""
+"""From the errors of a server to the exceptions of `chairlift.api.errors`."""
 
 from typing import Any
 
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from chairlift.errors import ChairliftError, NoServerError, Reason, RequestError, ServerError
+from chairlift.api.errors import ChairliftError, NoServerError, Reason, RequestError, ServerError
 from chairlift.v1 import generation_pb2 as pb
 
 _NS = 1e-9

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from chairlift.types import Constraint, Tool, ToolChoice
+from chairlift.api.types import Constraint, Tool, ToolChoice
 
 
 class StoppingOptions(TypedDict, total=False):

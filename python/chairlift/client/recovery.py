@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
+from chairlift.api.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.v1 import generation_pb2 as pb
 
 FIRST_DELAY_S: Final = 0.05

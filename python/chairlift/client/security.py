@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 
 Metadata = tuple[tuple[str, str], ...]
 

@@ -21,7 +21,8 @@ from typing import (
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from chairlift import checks
+from chairlift.api import checks
+from chairlift.api.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.client.address import checked_address
 from chairlift.client.answer import Answer
 from chairlift.client.calls import Awaiting, Blocking, Call, unary
@@ -33,7 +34,6 @@ from chairlift.client.recovery import Recovery
 from chairlift.client.retries import SERVICE_CONFIG
 from chairlift.client.security import Metadata, Security
 from chairlift.client.start import checked_credit, duration_of, new_update
-from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.v1 import (
     embedding_pb2,
     embedding_pb2_grpc,

@@ -10,7 +10,9 @@ from typing import Any, Final, Unpack
 
 from google.protobuf import duration_pb2
 
-from chairlift import chats, checks, constraints
+from chairlift.api import chats, checks, constraints
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Chat, ChatMessage, Prompt, ToolMode
 from chairlift.client.options import (
     NAMES,
     SCHEDULE_NAMES,
@@ -18,8 +20,6 @@ from chairlift.client.options import (
     RequestOptions,
     UpdateOptions,
 )
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Chat, ChatMessage, Prompt, ToolMode
 from chairlift.v1 import generation_pb2 as pb
 
 _MAX_UINT32: Final = 2**32 - 1

@@ -5,12 +5,21 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from chairlift import _core
-from chairlift.config import EngineConfig
-from chairlift.engine.events import AnswerBuilder
+from chairlift.api.config import EngineConfig
+from chairlift.api.errors import RequestError
+from chairlift.api.types import (
+    Accepted,
+    Answer,
+    Event,
+    Failed,
+    Finished,
+    PromptPiece,
+    Request,
+    Tokens,
+)
+from chairlift.core.events import AnswerBuilder
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.step import StepOutput
-from chairlift.errors import RequestError
-from chairlift.types import Accepted, Answer, Event, Failed, Finished, PromptPiece, Request, Tokens
 
 
 class Steps(Protocol):

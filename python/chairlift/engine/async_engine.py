@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Unpack
 
 from chairlift import _core
-from chairlift.config import EngineSettings, engine_config
-from chairlift.engine.adapters.changes import AdapterChanges
+from chairlift.api.config import EngineSettings, engine_config
+from chairlift.api.errors import EngineDownError, EngineState, Reason, refusal
+from chairlift.api.types import Change, Event, Request, Waiting
+from chairlift.engine.adapter_changes import AdapterChanges
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox
 from chairlift.engine.leaks import has_leaked
@@ -25,8 +27,6 @@ from chairlift.engine.open_requests import OpenRequests, Router
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 from chairlift.engine.prepare.text_queue import TextQueue, caller, is_short, size_of
 from chairlift.engine.step import StepRecord
-from chairlift.errors import EngineDownError, EngineState, Reason, refusal
-from chairlift.types import Change, Event, Request, Waiting
 
 logger = logging.getLogger(__name__)
 

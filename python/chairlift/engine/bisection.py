@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 
 from chairlift import _core
-from chairlift.engine.events import PromptScores
-from chairlift.engine.sampler import Sampled
-from chairlift.engine.step_inputs import StepInputs
-from chairlift.errors import EngineDownError
+from chairlift.api.errors import EngineDownError
+from chairlift.core.events import PromptScores
+from chairlift.engine.runner.sampler import Sampled
+from chairlift.engine.runner.step_inputs import StepInputs
 
 logger = logging.getLogger(__name__)
 

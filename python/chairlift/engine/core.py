@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
-from chairlift.config import Drafts, EngineConfig
-from chairlift.engine.events import core_refusal
+from chairlift.api.config import Drafts, EngineConfig
+from chairlift.api.errors import EngineDownError, Reason, refusal
+from chairlift.api.types import RequestState, WaitCause, Waiting
+from chairlift.core.events import core_refusal
+from chairlift.core.plan import PlanView
+from chairlift.core.scheduler import nanoseconds, new_scheduler
 from chairlift.engine.loading.loaded import LoadedModel
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange
-from chairlift.errors import EngineDownError, Reason, refusal
-from chairlift.plan import PlanView
-from chairlift.scheduler import nanoseconds, new_scheduler
-from chairlift.types import RequestState, WaitCause, Waiting
 
 
 def steps_in_flight(config: EngineConfig) -> int:

@@ -28,9 +28,9 @@ from chairlift import _core
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.engine.core import Core
 from chairlift.engine.loading.loaded import LoadedModel
-from chairlift.engine.sampler import Sampled, Sampler
-from chairlift.engine.staging import InputBuffers
-from chairlift.model.transformer import Transformer
+from chairlift.engine.runner.sampler import Sampled, Sampler
+from chairlift.engine.runner.staging import InputBuffers
+from chairlift.model.forward.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 

@@ -9,20 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from chairlift import _core, chats, checks
-from chairlift.config import EngineSettings, engine_config
-from chairlift.engine.adapters.registry import Adapters, OnBadAdapter
-from chairlift.engine.answer_all import answer_all
-from chairlift.engine.events import CoreEvent, SampledLogprobs, to_event
-from chairlift.engine.loading.load import load_model, new_preparer, set_threads
-from chairlift.engine.loading.loaded import Loader, OnProgress
-from chairlift.engine.model_runner import ModelRunner
-from chairlift.engine.prepare.prepared import Prepared, PreparedChange
-from chairlift.engine.sampler import NoEnd
-from chairlift.engine.step import StepOutput, StepRecord
-from chairlift.engine.stepper import Stepper
-from chairlift.errors import EngineDownError
-from chairlift.types import (
+from chairlift import _core
+from chairlift.api import chats, checks
+from chairlift.api.config import EngineSettings, engine_config
+from chairlift.api.errors import EngineDownError
+from chairlift.api.types import (
     Accepted,
     Answer,
     Change,
@@ -38,6 +29,16 @@ from chairlift.types import (
     ToolChoice,
     Waiting,
 )
+from chairlift.core.events import CoreEvent, SampledLogprobs, to_event
+from chairlift.engine.answer_all import answer_all
+from chairlift.engine.loading.load import load_model, new_preparer, set_threads
+from chairlift.engine.loading.loaded import Loader, OnProgress
+from chairlift.engine.lora.registry import Adapters, OnBadAdapter
+from chairlift.engine.prepare.prepared import Prepared, PreparedChange
+from chairlift.engine.runner.model_runner import ModelRunner
+from chairlift.engine.runner.sampler import NoEnd
+from chairlift.engine.step import StepOutput, StepRecord
+from chairlift.engine.stepper import Stepper
 
 if TYPE_CHECKING:
     from chairlift.model.config import ModelConfig

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 
+from chairlift.api.types import Event, Failed, Finished
 from chairlift.engine.prepare.prepared import Prepared
-from chairlift.types import Event, Failed, Finished
 
 
 @dataclass(slots=True, eq=False)

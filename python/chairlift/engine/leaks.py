@@ -2,8 +2,8 @@
 
 import logging
 
+from chairlift.api.errors import EngineDownError
 from chairlift.engine.engine import Engine
-from chairlift.errors import EngineDownError
 
 logger = logging.getLogger(__name__)
 

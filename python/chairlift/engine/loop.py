@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chairlift import _core
+from chairlift.api.errors import EngineDownError, RequestError
+from chairlift.api.types import Accepted
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle
 from chairlift.engine.step import StepOutput
-from chairlift.errors import EngineDownError, RequestError
-from chairlift.types import Accepted
 
 logger = logging.getLogger(__name__)
 

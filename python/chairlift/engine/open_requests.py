@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from chairlift import _core
-from chairlift.engine.events import CoreEvent, failed, refused, to_event
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Accepted, Event
+from chairlift.core.events import CoreEvent, failed, refused, to_event
 from chairlift.engine.handle import Handle, is_last
 from chairlift.engine.step import StepOutput
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Accepted, Event
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
-from chairlift.engine.events import SampledLogprobs
-from chairlift.engine.model_runner import Launched
-from chairlift.engine.step_inputs import StepInputs
-from chairlift.plan import PlanView
+from chairlift.core.events import SampledLogprobs
+from chairlift.core.plan import PlanView
+from chairlift.engine.runner.model_runner import Launched
+from chairlift.engine.runner.step_inputs import StepInputs
 
 _NS_PER_S = 1_000_000_000
 

@@ -15,19 +15,20 @@ from collections.abc import Callable
 import torch
 
 from chairlift import _core
-from chairlift.config import EngineConfig
+from chairlift.api.config import EngineConfig
+from chairlift.api.errors import EngineDownError
+from chairlift.api.machine import available_cores
+from chairlift.core.events import NO_LOGPROBS, SampledLogprobs
+from chairlift.core.plan import PlanView
 from chairlift.engine.bisection import bisect
 from chairlift.engine.core import Core, steps_in_flight
 from chairlift.engine.draft_model import DraftModel
-from chairlift.engine.events import NO_LOGPROBS, SampledLogprobs
 from chairlift.engine.loading.loaded import LoadedModel
-from chairlift.engine.model_runner import Launched, ModelRunner, RunnerShape
-from chairlift.engine.sampler import Sampled
+from chairlift.engine.runner.model_runner import Launched, ModelRunner
+from chairlift.engine.runner.sampler import Sampled
+from chairlift.engine.runner.shape import RunnerShape
+from chairlift.engine.runner.step_inputs import StepInputs
 from chairlift.engine.step import InFlightStep, StepOutput, StepRecord
-from chairlift.engine.step_inputs import StepInputs
-from chairlift.errors import EngineDownError
-from chairlift.machine import available_cores
-from chairlift.plan import PlanView
 
 logger = logging.getLogger(__name__)
 

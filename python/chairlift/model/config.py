@@ -14,24 +14,24 @@ from pathlib import Path
 import torch
 
 from chairlift import _core
-from chairlift.choices import Dtype
-from chairlift.errors import ModelError
+from chairlift.api.choices import Dtype
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.checkpoint import CHECKPOINT_FILES, Checkpoint
+from chairlift.checkpoints.files.fields import Fields, optional_json, read_json
+from chairlift.checkpoints.files.folder import SENTENCE_MODULES, is_gguf
+from chairlift.checkpoints.files.forms import is_alone, with_family_names
+from chairlift.checkpoints.files.names import CheckpointNames
+from chairlift.checkpoints.files.stored import DTYPES, with_experts_apart
+from chairlift.checkpoints.gguf.config import ignored_tensors, read_config, read_divisors
+from chairlift.checkpoints.gguf.names import NAMES, NAMES_OF
+from chairlift.checkpoints.gguf.reader import GgufHeader
+from chairlift.checkpoints.quantized.scheme import Scheme
 from chairlift.kernels import cpu
-from chairlift.model.checkpoint import CHECKPOINT_FILES, Checkpoint
 from chairlift.model.families import BIDIRECTIONAL, FAMILIES, Family
-from chairlift.model.fields import Fields, optional_json, read_json
-from chairlift.model.folder import SENTENCE_MODULES, is_gguf
-from chairlift.model.forms import is_alone, with_family_names
-from chairlift.model.gguf.config import ignored_tensors, read_config, read_divisors
-from chairlift.model.gguf.names import NAMES, NAMES_OF
-from chairlift.model.gguf.reader import GgufHeader
-from chairlift.model.layer_parts import Attention
-from chairlift.model.names import CheckpointNames
-from chairlift.model.quantized.scheme import Scheme
-from chairlift.model.rope import DividedScaling
-from chairlift.model.spec import ModelSpec, SpecError
-from chairlift.model.stored import DTYPES, with_experts_apart
-from chairlift.model.tensors import ModelTensors
+from chairlift.model.specs.layer_parts import Attention
+from chairlift.model.specs.model_spec import ModelSpec, SpecError
+from chairlift.model.specs.rope import DividedScaling
+from chairlift.model.tensors.model_tensors import ModelTensors
 
 
 @dataclass(frozen=True, slots=True)

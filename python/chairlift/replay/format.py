@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from chairlift.config import Batching
-from chairlift.errors import ConfigError
+from chairlift.api.config import Batching
+from chairlift.api.errors import ConfigError
 
 VERSION = 1
 

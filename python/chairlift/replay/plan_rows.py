@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chairlift.plan import HEADER_LEN, Int32Array, PlanView
+from chairlift.core.plan import HEADER_LEN, Int32Array, PlanView
 
 
 class Work(NamedTuple):

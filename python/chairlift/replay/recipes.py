@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from chairlift.config import Batching
+from chairlift.api.config import Batching
 from chairlift.replay.format import Header
 from chairlift.replay.step_time import DEFAULT
 from chairlift.replay.trace import NO_BLOCKS, BlockNames, Request, Trace

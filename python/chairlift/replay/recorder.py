@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from chairlift import _core
-from chairlift.errors import ConfigError
-from chairlift.plan import plan_len
+from chairlift.api.errors import ConfigError
+from chairlift.core.plan import plan_len
 from chairlift.replay.format import Header
 from chairlift.replay.trace_writer import (
     Added,

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
-from chairlift.figures import Run, unwritten_share
-from chairlift.plan import PlanView
+from chairlift.api.figures import Run, unwritten_share
+from chairlift.core.plan import PlanView
+from chairlift.core.scheduler import new_scheduler
 from chairlift.replay.format import Header, StepTime
 from chairlift.replay.plan_rows import PlanRows, Work
 from chairlift.replay.token_counts import NEVER, TokenCounts
 from chairlift.replay.token_ids import VOCAB_SIZE, AnswerTokens, prompt_token_ids
 from chairlift.replay.trace import Request, Trace
-from chairlift.scheduler import new_scheduler
 
 _NS: Final = 1e-9
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from chairlift.config import Batching
-from chairlift.errors import ConfigError
+from chairlift.api.config import Batching
+from chairlift.api.errors import ConfigError
 from chairlift.replay.format import Header, Step, StepTime
 from chairlift.replay.options import ReplayOptions
 from chairlift.replay.step_time import DEFAULT, fit

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 from chairlift.replay.format import (
     Arrival,
     Cancel,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
-from chairlift.plan import PlanView
+from chairlift.core.plan import PlanView
 from chairlift.replay.format import (
     HASH_BYTES,
     Arrival,

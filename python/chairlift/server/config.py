@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from chairlift.home import expanded
+from chairlift.api.home import expanded
 
 _NAME: Final = re.compile(r"[!-~]{1,128}")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from chairlift.errors import ModelError
-from chairlift.model.gguf.reader import GgufHeader
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.gguf.reader import GgufHeader
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FORMATS = {

@@ -5,11 +5,11 @@ import tracemalloc
 from contextlib import ExitStack
 
 import pytest
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.gguf.reader import GgufHeader
+from chairlift.checkpoints.gguf.tokenizer import read_tokenizer
 from chairlift.model.config import ModelConfig
-from chairlift.model.gguf.reader import GgufHeader
-from chairlift.model.gguf.tokenizer import read_tokenizer
-from chairlift.model.weights import load_weights
+from chairlift.model.weights.layers import load_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from chairlift.config import Dtype
-from chairlift.errors import ModelError
+from chairlift.api.config import Dtype
+from chairlift.api.errors import ModelError
 from chairlift.model.config import ModelConfig
 
 from tests.model.families import build, random_tokens

@@ -4,10 +4,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
 import torch
-from chairlift.config import Dtype
+from chairlift.api.config import Dtype
+from chairlift.checkpoints.files.folder import resolve_model
 from chairlift.model.config import ModelConfig
-from chairlift.model.folder import resolve_model
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.text.tokenizer import Tokenizer
 from gguf import GGUFReader, dequantize
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 

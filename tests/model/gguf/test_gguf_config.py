@@ -5,13 +5,13 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from chairlift.errors import ModelError
-from chairlift.model.checkpoint import Checkpoint
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.checkpoint import Checkpoint
+from chairlift.checkpoints.files.fields import either
+from chairlift.checkpoints.gguf.config import ARCHITECTURES as ARCHITECTURES_OF_FILES
 from chairlift.model.config import ModelConfig
-from chairlift.model.fields import either
-from chairlift.model.gguf.config import ARCHITECTURES as ARCHITECTURES_OF_FILES
-from chairlift.model.rope import LinearScaling
-from chairlift.model.weights import load_weights
+from chairlift.model.specs.rope import LinearScaling
+from chairlift.model.weights.layers import load_weights
 
 from tests.model.gguf import headers
 from tests.model.gguf.files import MIXED, small_model, write_model

@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import tokenizers
 from chairlift._core import TextStream
-from chairlift.errors import ModelError
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.types import Chat, ChatMessage
+from chairlift.api.errors import ModelError
+from chairlift.api.types import Chat, ChatMessage
+from chairlift.text.tokenizer import Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers

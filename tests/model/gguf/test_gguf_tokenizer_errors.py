@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from chairlift.errors import ModelError
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.api.errors import ModelError
+from chairlift.text.tokenizer import Tokenizer
 
 from tests.model.gguf.vocabularies import SPLITTERS, byte_level, pieces, stored
 from tests.model.gguf.written import NORMAL, write

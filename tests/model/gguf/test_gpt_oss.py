@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from chairlift.model.rope import Rope, YarnScaling
+from chairlift.model.specs.rope import Rope, YarnScaling
 
 from tests.model.gguf.headers import F32, I32, STRING, U32, array, value
 from tests.model.gguf.test_gguf_config import CONTROL, NORMAL, failure, load

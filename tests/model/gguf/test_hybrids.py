@@ -5,13 +5,13 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from chairlift.choices import Quantize
-from chairlift.config import Dtype
-from chairlift.errors import ModelError
+from chairlift.api.choices import Quantize
+from chairlift.api.config import Dtype
+from chairlift.api.errors import ModelError
 from chairlift.kernels import cpu
 from chairlift.model.config import ModelConfig
-from chairlift.model.weight_sizes import WeightSizes
-from chairlift.model.weights import load_weights
+from chairlift.model.weights.layers import load_weights
+from chairlift.model.weights.sizes import WeightSizes
 
 from tests.model.families import build, random_tokens
 from tests.model.gguf.converted_files import write_converted

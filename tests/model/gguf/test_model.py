@@ -8,17 +8,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from chairlift import reference
+from chairlift.api.choices import Quantize
+from chairlift.api.config import Dtype
+from chairlift.api.errors import ModelError
 from chairlift.attention.cpu import CpuBackend
-from chairlift.choices import Quantize
-from chairlift.config import Dtype
-from chairlift.errors import ModelError
-from chairlift.kernels import cpu
+from chairlift.kernels import cpu, reference
 from chairlift.model.config import ModelConfig
-from chairlift.model.rope import cos_sin_table
-from chairlift.model.transformer import Transformer
-from chairlift.model.weight_sizes import WeightSizes
-from chairlift.model.weights import load_weights
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.specs.rope import cos_sin_table
+from chairlift.model.weights.layers import load_weights
+from chairlift.model.weights.sizes import WeightSizes
 from torch import nn
 
 from tests.model.families import random_tokens

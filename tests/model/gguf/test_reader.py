@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from chairlift.errors import ModelError
-from chairlift.model.gguf.reader import GgufHeader
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.gguf.reader import GgufHeader
 
 from tests.model.gguf import headers
 from tests.model.gguf.headers import Tensor, Value, array, failure, read, value

@@ -5,10 +5,10 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from chairlift.api.types import Chat, ChatMessage
+from chairlift.checkpoints.files.folder import check_model, is_gguf, resolve_model
 from chairlift.model.config import ModelConfig
-from chairlift.model.folder import check_model, is_gguf, resolve_model
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.types import Chat, ChatMessage
+from chairlift.text.tokenizer import Tokenizer
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

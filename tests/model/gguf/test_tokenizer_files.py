@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.text.tokenizer import Tokenizer
 
 from tests.model.gguf.vocabularies import byte_level, stored
 from tests.model.gguf.written import TEXTS, write

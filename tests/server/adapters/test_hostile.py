@@ -4,8 +4,8 @@ import random
 
 import grpc
 import pytest
-from chairlift.server.adapters.stubs import open_inference_pb2 as oip
-from chairlift.server.adapters.stubs import vllm_engine_pb2 as vllm
+from chairlift.server.protocols.stubs import open_inference_pb2 as oip
+from chairlift.server.protocols.stubs import vllm_engine_pb2 as vllm
 
 from tests.server.connection import Status, start
 

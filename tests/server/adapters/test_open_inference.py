@@ -5,8 +5,8 @@ import struct
 
 import grpc
 import pytest
-from chairlift.server.adapters.stubs import open_inference_pb2 as oip
-from chairlift.server.adapters.stubs import open_inference_pb2_grpc
+from chairlift.server.protocols.stubs import open_inference_pb2 as oip
+from chairlift.server.protocols.stubs import open_inference_pb2_grpc
 
 from tests.server.connection import start, status_of, until
 

@@ -7,9 +7,9 @@ import zipfile
 import grpc
 import pytest
 import tokenizers
-from chairlift.server.adapters.stubs import smg_common_pb2 as common
-from chairlift.server.adapters.stubs import vllm_engine_pb2 as vllm
-from chairlift.server.adapters.stubs import vllm_engine_pb2_grpc
+from chairlift.server.protocols.stubs import smg_common_pb2 as common
+from chairlift.server.protocols.stubs import vllm_engine_pb2 as vllm
+from chairlift.server.protocols.stubs import vllm_engine_pb2_grpc
 from chairlift.v1 import embedding_pb2, generation_pb2
 
 from tests.server.connection import Status, start, status_of, until

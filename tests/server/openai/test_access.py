@@ -3,9 +3,9 @@
 import ssl
 
 import pytest
-from chairlift.config import engine_config
-from chairlift.errors import ConfigError
-from chairlift.server.server import Server, ServerConfig
+from chairlift.api.config import engine_config
+from chairlift.api.errors import ConfigError
+from chairlift.server.app.server import Server, ServerConfig
 
 from tests.server.certificates import Certificates
 from tests.server.openai.conftest import HELLO

@@ -5,7 +5,7 @@ import re
 
 import openai
 import pytest
-from chairlift.chats import MAX_ARGUMENTS
+from chairlift.api.chats import MAX_ARGUMENTS
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.server.connection import start

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import openai
 import pytest
-from chairlift.server.adapters.openai.embeddings import embeddings_job
+from chairlift.server.protocols.openai.embeddings import embeddings_job
 
 from tests.engine import tiny_encoder
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from chairlift.server import outbox
+from chairlift.server.calls import outbox
 from chairlift.server.http import exchange, json_body, protocol
 
 from tests.server.connection import until
@@ -141,7 +141,7 @@ async def test_a_slow_head_and_a_silent_connection_are_closed(api, monkeypatch):
 
 
 async def test_a_slow_body_is_refused(api, monkeypatch):
-    monkeypatch.setattr("chairlift.server.receiving.MESSAGE_S", 0.05)
+    monkeypatch.setattr("chairlift.server.limits.receiving.MESSAGE_S", 0.05)
     monkeypatch.setattr(exchange, "_DRAIN_S", 0.01)
     async with api() as served, served.raw() as raw:
         await raw.request(

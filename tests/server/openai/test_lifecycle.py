@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from chairlift.server.adapters.openai import generation
+from chairlift.server.protocols.openai import generation
 
 from tests.server.connection import until
 from tests.server.openai.conftest import HELLO

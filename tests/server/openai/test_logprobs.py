@@ -1,8 +1,8 @@
 """The lists of completions' log probabilities: where tokens begin, and what they are called."""
 
 import pytest
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.server.adapters.openai.logprobs import LegacyLogprobs, TokenTexts
+from chairlift.server.protocols.openai.logprobs import LegacyLogprobs, TokenTexts
+from chairlift.text.tokenizer import Tokenizer
 from chairlift.v1 import generation_pb2 as pb
 
 from tests.tokenizer_families import FAMILIES, byte_level_bpe

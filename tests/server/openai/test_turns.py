@@ -4,11 +4,11 @@ import asyncio
 import gc
 import threading
 
-from chairlift.chats import MAX_CALLS, MAX_TOOLS
+from chairlift.api.chats import MAX_CALLS, MAX_TOOLS
 from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
 from chairlift.engine.prepare.text_queue import MAX_MESSAGES
-from chairlift.server.adapters.openai.completions import MAX_REPEATED_IDS
-from chairlift.server.adapters.openai.input_items import MAX_ITEMS
+from chairlift.server.protocols.openai.completions import MAX_REPEATED_IDS
+from chairlift.server.protocols.openai.input_items import MAX_ITEMS
 
 from tests.server.connection import until
 from tests.server.openai.conftest import HELLO
@@ -85,8 +85,8 @@ async def test_the_event_loop_turns_between_short_prompts(api, monkeypatch):
 
 
 async def test_long_lists_of_ids_are_checked_beside_the_event_loop():
+    from chairlift.api.types import Request, Sampling, Stopping
     from chairlift.engine.prepare.text_queue import is_short
-    from chairlift.types import Request, Sampling, Stopping
 
     many = list(range(20_000))
     assert is_short(Request("a"))

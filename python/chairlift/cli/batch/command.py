@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from chairlift.api.config import checked, engine_config
+from chairlift.api.errors import ChairliftError, ConfigError
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.config_options import ENGINE_HELP, OF_ADAPTERS, engine_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.remote import TlsCa, TlsCert, TlsKey, connected
-from chairlift.config import checked, engine_config
-from chairlift.errors import ChairliftError, ConfigError
-from chairlift.model.folder import MODEL_HELP, check_model
 from chairlift.server.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -221,8 +221,8 @@ def _answer(
         ChairliftError: The work cannot go on; the message has how far it is.
     """
     from chairlift.cli.batch.entries import answer_line, error_line
-    from chairlift.server.adapters.openai.logprobs import TokenTexts
     from chairlift.server.http.errors import HttpError
+    from chairlift.server.protocols.openai.logprobs import TokenTexts
 
     try:
         with work.runner() as (runner, served, tokenizer), progress:

@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chairlift import types
-from chairlift.errors import RequestError, echo
-from chairlift.server.adapters.openai.chat import chat_job
-from chairlift.server.adapters.openai.completions import completions_job
-from chairlift.server.adapters.openai.embeddings import EmbeddingsJob, embeddings_job
-from chairlift.server.adapters.openai.job import Job, Origin
-from chairlift.server.adapters.openai.logprobs import TokenTexts
-from chairlift.server.adapters.openai.responses import responses_job
+from chairlift.api import types
+from chairlift.api.errors import RequestError, echo
 from chairlift.server.http.errors import HttpError
 from chairlift.server.http.exchange import to_json
 from chairlift.server.http.json_body import decode
+from chairlift.server.protocols.openai.chat import chat_job
+from chairlift.server.protocols.openai.completions import completions_job
+from chairlift.server.protocols.openai.embeddings import EmbeddingsJob, embeddings_job
+from chairlift.server.protocols.openai.job import Job, Origin
+from chairlift.server.protocols.openai.logprobs import TokenTexts
+from chairlift.server.protocols.openai.responses import responses_job
 
 _EMBEDDINGS: Final = "/v1/embeddings"
 _JOBS: Final = {

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, Self
 
 import numpy as np
 
-from chairlift.errors import ChairliftError
+from chairlift.api.errors import ChairliftError
 
 FORMAT: Final = 1
 

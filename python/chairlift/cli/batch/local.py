@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from chairlift import types
-from chairlift.choices import Batching
+from chairlift.api import types
+from chairlift.api.choices import Batching
+from chairlift.api.errors import RequestError
 from chairlift.cli.batch.entries import Task
+from chairlift.core.events import AnswerBuilder
 from chairlift.engine.engine import Engine
-from chairlift.engine.events import AnswerBuilder
 from chairlift.engine.prepare.prepared import Prepared
-from chairlift.errors import RequestError
-from chairlift.server.adapters.openai.embeddings import EmbeddingsJob
-from chairlift.server.adapters.openai.job import Answer
-from chairlift.server.convert import from_finished
+from chairlift.server.convert.messages import from_finished
 from chairlift.server.http.errors import HttpError
+from chairlift.server.protocols.openai.embeddings import EmbeddingsJob
+from chairlift.server.protocols.openai.job import Answer
 from chairlift.v1 import generation_pb2 as pb
 
 Result = dict[str, Any] | HttpError

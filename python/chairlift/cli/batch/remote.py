@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from chairlift import checks, types
+from chairlift.api import checks, types
+from chairlift.api.errors import ChairliftError, Reason, RequestError, ServerError
 from chairlift.cli.batch.entries import Task
 from chairlift.cli.batch.local import MAX_LIVE_BYTES, Result
 from chairlift.cli.remote import connected
 from chairlift.client import AsyncClient, new_start
-from chairlift.errors import ChairliftError, Reason, RequestError, ServerError
-from chairlift.server.adapters.openai.embeddings import EmbeddingsJob
-from chairlift.server.adapters.openai.job import Answer
 from chairlift.server.http.errors import HttpError, refused
+from chairlift.server.protocols.openai.embeddings import EmbeddingsJob
+from chairlift.server.protocols.openai.job import Answer
 from chairlift.v1 import generation_pb2 as pb
 
 _BUSY: Final = frozenset(

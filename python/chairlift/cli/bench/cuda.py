@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chairlift.cli.bench.report import Result
 from chairlift.cli.progress import Progress
+from chairlift.cli.report import Result
 
 if TYPE_CHECKING:
     from chairlift.bench.gpu_attention import Batch
@@ -19,18 +19,18 @@ def measure(model: str, repeat: int, progress: Progress) -> Iterator[Result]:
     """
     import torch
 
+    from chairlift.api.choices import Device, Dtype
+    from chairlift.api.config import EngineConfig
     from chairlift.bench.gpu_attention import (
         attention_seconds,
         copy_bytes_per_s,
         product_operations_per_s,
     )
-    from chairlift.choices import Device, Dtype
-    from chairlift.config import EngineConfig
+    from chairlift.checkpoints.checkpoint import check_files
+    from chairlift.checkpoints.files.folder import resolve_model
     from chairlift.engine.loading.devices import choose_place
     from chairlift.kernels.cuda.sources import ModelKernels
-    from chairlift.model.checkpoint import check_files
     from chairlift.model.config import ModelConfig
-    from chairlift.model.folder import resolve_model
 
     settings = EngineConfig(device=Device.CUDA, dtype=Dtype.BFLOAT16)
     folder = resolve_model(model)

@@ -6,12 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from chairlift.cli.bench.workload import Item
-from chairlift.engine.engine import Engine
-from chairlift.engine.step import StepOutput
-from chairlift.errors import ChairliftError
-from chairlift.figures import Run, unwritten_share
-from chairlift.types import (
+from chairlift.api.errors import ChairliftError
+from chairlift.api.figures import Run, unwritten_share
+from chairlift.api.types import (
     Accepted,
     Failed,
     Finished,
@@ -22,6 +19,9 @@ from chairlift.types import (
     Stopping,
     Tokens,
 )
+from chairlift.cli.bench.workload import Item
+from chairlift.engine.engine import Engine
+from chairlift.engine.step import StepOutput
 
 HOUR_S = 3600.0
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from chairlift.choices import Batching
-from chairlift.cli.bench.report import Json, Result, format_value, report
+from chairlift.api.choices import Batching
+from chairlift.api.errors import ConfigError
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.bench.workload import Item
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.progress import Progress
-from chairlift.errors import ConfigError
-from chairlift.model.folder import MODEL_HELP, check_model
+from chairlift.cli.report import Json, Result, format_value, report
 
 if TYPE_CHECKING:
+    from chairlift.api.figures import Run
     from chairlift.engine.engine import Engine
-    from chairlift.figures import Run
 
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 """Texts of a full batch in the first part."""
@@ -159,9 +159,9 @@ class _Bench:
             }
 
     def _run(self, settings: dict[str, Any], rate: float | None) -> "Run":
+        from chairlift.api.types import Pooling
         from chairlift.cli.bench.drive import drive
         from chairlift.engine.engine import Engine
-        from chairlift.types import Pooling
 
         settings = {"max_queued_requests": max(1024, self._num), **self._settings, **settings}
         with Engine(self._model, **settings) as engine:

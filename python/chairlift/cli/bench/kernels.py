@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chairlift.api.errors import ConfigError
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.bench import cuda
-from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.progress import Progress
-from chairlift.errors import ConfigError
-from chairlift.model.folder import MODEL_HELP, check_model
+from chairlift.cli.report import Json, Result, report
 
 if TYPE_CHECKING:
     import torch
@@ -164,10 +164,10 @@ def _measure(
     import torch
 
     from chairlift import _core
-    from chairlift.machine import available_cores
-    from chairlift.model.checkpoint import check_files
+    from chairlift.api.machine import available_cores
+    from chairlift.checkpoints.checkpoint import check_files
+    from chairlift.checkpoints.files.folder import resolve_model
     from chairlift.model.config import ModelConfig
-    from chairlift.model.folder import resolve_model
 
     torch.set_num_threads(1)
     _core.set_num_threads(threads or available_cores())
@@ -257,7 +257,7 @@ def _elementwise(roofline: Roofline, config: "ModelConfig", rows: list[int]) -> 
     import torch
 
     from chairlift import kernels as ops
-    from chairlift.model.rope import cos_sin_table
+    from chairlift.model.specs.rope import cos_sin_table
 
     hidden, inner, num_heads, _, head_dim = config.spec.shape
     norm, dtype = torch.ones(hidden, dtype=torch.bfloat16), torch.bfloat16

@@ -8,11 +8,11 @@ import asyncio
 import signal
 import sys
 
+from chairlift.api.config import engine_config
 from chairlift.bench.null_engine import NullEngine
-from chairlift.config import engine_config
 from chairlift.engine.async_engine import AsyncEngine
+from chairlift.server.app.server import Server
 from chairlift.server.config import ServerConfig
-from chairlift.server.server import Server
 
 
 async def serve(address: str, rows: int, step_time_s: float) -> None:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from chairlift.cli.bench.report import Json, Result, report
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.bench.workload import Item, read_workload
 from chairlift.cli.config_options import OF_ADAPTERS, engine_options
 from chairlift.cli.progress import Progress
-from chairlift.model.folder import MODEL_HELP, check_model
+from chairlift.cli.report import Json, Result, report
 
 
 @engine_options(

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from chairlift.choices import Batching
-from chairlift.cli.bench.report import Json, Result, report
+from chairlift.api.choices import Batching
+from chairlift.api.figures import summarize
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.bench.workload import chat_workload
 from chairlift.cli.config_options import OF_ADAPTERS, engine_options
 from chairlift.cli.progress import Progress
-from chairlift.figures import summarize
-from chairlift.model.folder import MODEL_HELP, check_model
+from chairlift.cli.report import Json, Result, report
 
 POLICIES = (Batching.STATIC, Batching.DYNAMIC, Batching.CONTINUOUS)
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from chairlift.choices import Dtype, Quantize
-from chairlift.cli.bench.report import Json, SparseResult, report
+from chairlift.api.choices import Dtype, Quantize
+from chairlift.api.errors import ConfigError, ModelError
+from chairlift.checkpoints.files.fields import read_file
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.progress import Progress
-from chairlift.errors import ConfigError, ModelError
-from chairlift.model.fields import read_file
-from chairlift.model.folder import MODEL_HELP, check_model
+from chairlift.cli.report import Json, SparseResult, report
 
 if TYPE_CHECKING:
     from chairlift.bench.quality import ModelFormat

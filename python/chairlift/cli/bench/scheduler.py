@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from chairlift.cli.bench.report import Json, Result, report
 from chairlift.cli.progress import Progress
+from chairlift.cli.report import Json, Result, report
 
 PROMPT_TOKENS = 128
 VOCAB_SIZE = 32_000

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chairlift.cli.bench.report import Json, Result, report
+from chairlift.api.errors import ChairliftError, ConfigError
 from chairlift.cli.bench.workload import Item, chat_workload
 from chairlift.cli.progress import Progress
 from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey, connected
+from chairlift.cli.report import Json, Result, report
 from chairlift.cli.values import duration
-from chairlift.errors import ChairliftError, ConfigError
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

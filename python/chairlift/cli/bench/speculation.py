@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from chairlift.cli.bench.report import Json, SparseResult, report
+from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.config_options import OF_ADAPTERS, engine_options
 from chairlift.cli.progress import Progress
-from chairlift.model.folder import MODEL_HELP, check_model
+from chairlift.cli.report import Json, SparseResult, report
 
 if TYPE_CHECKING:
     from chairlift.bench.speculation import Comparison

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,14 @@ from typing import Final
 
 import torch
 
+from chairlift.api.choices import ModelImpl
+from chairlift.api.config import Device, Drafts, Dtype, EngineConfig, KvCacheDtype, Quantize
+from chairlift.api.errors import ConfigError
 from chairlift.attention.backend import AttentionBackend
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
-from chairlift.choices import ModelImpl
-from chairlift.config import (
-    Device,
-    Drafts,
-    Dtype,
-    EngineConfig,
-    KvCacheDtype,
-    Quantize,
-)
-from chairlift.errors import ConfigError
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.experts import MAX_EXPERTS, MAX_TOP_K
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
@@ -29,9 +22,9 @@ from chairlift.kernels.cuda.ops import rotary_step
 from chairlift.kernels.cuda.recurrent_ops import holds_state
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
 from chairlift.model.config import ModelConfig
-from chairlift.model.layer_parts import Attention, Experts
-from chairlift.model.recurrence import Recurrent, ShortConv
-from chairlift.model.spec import ModelSpec
+from chairlift.model.specs.layer_parts import Attention, Experts
+from chairlift.model.specs.model_spec import ModelSpec
+from chairlift.model.specs.recurrence import Recurrent, ShortConv
 
 logger = logging.getLogger(__name__)
 

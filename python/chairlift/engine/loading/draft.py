@@ -7,16 +7,16 @@ read.
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from chairlift.config import Device, Drafts, EngineConfig
+from chairlift.api.config import Device, Drafts, EngineConfig
+from chairlift.api.errors import ConfigError, ModelError
+from chairlift.checkpoints.checkpoint import check_files
+from chairlift.checkpoints.files.folder import resolve_model
 from chairlift.engine.loading.devices import choose_place
-from chairlift.errors import ConfigError, ModelError
-from chairlift.model.checkpoint import check_files
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder
-from chairlift.model.folder import resolve_model
-from chairlift.model.kv_cache import kv_bytes_per_block
-from chairlift.model.memory_plan import MemoryPlan, plan_memory
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.model.forward.kv_cache import kv_bytes_per_block
+from chairlift.model.memory.plan import MemoryPlan, plan_memory
+from chairlift.text.tokenizer import Tokenizer
 
 KV_CACHE_BYTES: Final = 2**28
 """Of the KV cache of a draft model at most."""

@@ -10,23 +10,23 @@ from typing import Final
 
 import torch
 
+from chairlift.api.choices import Device, Dtype, KvCacheDtype
+from chairlift.api.config import Batching, Drafts, EngineConfig
+from chairlift.api.errors import ConfigError, ModelError
+from chairlift.api.pooled import PoolingAbilities
 from chairlift.attention.cpu import CpuBackend
-from chairlift.choices import Device, Dtype, KvCacheDtype
-from chairlift.config import Batching, Drafts, EngineConfig
 from chairlift.engine.loading.devices import Place
 from chairlift.engine.loading.loaded import LoadedModel, OnProgress
-from chairlift.engine.model_runner import RunnerShape
 from chairlift.engine.pooling.encoder_runner import EncoderRunner
 from chairlift.engine.pooling.layers import load_layers
-from chairlift.engine.pooling.pooled import PoolingAbilities
-from chairlift.errors import ConfigError, ModelError
+from chairlift.engine.runner.shape import RunnerShape
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.bidirectional import load_encoder_model
 from chairlift.model.encoders.modules import POOLINGS
 from chairlift.model.encoders.sentence import SentenceConfig, load_sentence_config
 from chairlift.model.encoders.spec import EncoderConfig
-from chairlift.model.resident import trim_heap
-from chairlift.model.tokenizer import Tokenizer
+from chairlift.model.weights.resident import trim_heap
+from chairlift.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

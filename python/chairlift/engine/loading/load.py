@@ -11,45 +11,40 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.choices import ModelImpl
-from chairlift.config import EngineConfig, check_instruction_set, engine_config
-from chairlift.engine.adapters.registry import Adapters
+from chairlift.api.choices import ModelImpl
+from chairlift.api.config import EngineConfig, check_instruction_set, engine_config
+from chairlift.api.errors import ConfigError, ModelError
+from chairlift.api.machine import available_cores
+from chairlift.api.pooled import NOTHING
+from chairlift.api.types import Sampling
+from chairlift.checkpoints.checkpoint import check_files
+from chairlift.checkpoints.files.folder import resolve_model
 from chairlift.engine.loading.devices import Place, choose_place, compute_dtype
 from chairlift.engine.loading.draft import check_tokenizers, plan_draft
 from chairlift.engine.loading.encoder import encoder_settings, load_encoder
 from chairlift.engine.loading.loaded import HostPool, LoadedModel, OnProgress
+from chairlift.engine.lora.registry import Adapters
 from chairlift.engine.pooling.decoder import decoder_abilities
-from chairlift.engine.pooling.pooled import NOTHING
 from chairlift.engine.prepare.grammars import ConstraintPreparer
 from chairlift.engine.prepare.preparer import Preparer
 from chairlift.engine.prepare.stopping import RequestLimits
 from chairlift.engine.prepare.text_queue import TextLimits
-from chairlift.errors import ConfigError, ModelError
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
-from chairlift.machine import available_cores
-from chairlift.model.adapters.tables import AdapterTables
-from chairlift.model.checkpoint import check_files
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
-from chairlift.model.encoders.memory import plan_encoder
 from chairlift.model.encoders.spec import EncoderConfig
-from chairlift.model.folder import resolve_model
+from chairlift.model.forward.kv_cache import allocate_kv_cache, touch_first_blocks
+from chairlift.model.forward.transformer import Transformer
 from chairlift.model.generic.config import load_generic_config
 from chairlift.model.generic.transformer import GenericTransformer
-from chairlift.model.kv_cache import allocate_kv_cache, touch_first_blocks
-from chairlift.model.memory_plan import MemoryPlan, plan_memory
-from chairlift.model.recurrent import (
-    States,
-    allocate_state_pool,
-    allocate_states,
-    num_states,
-)
-from chairlift.model.resident import release_library_pages, trim_heap
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.model.transformer import Transformer
-from chairlift.model.weights import load_weights
-from chairlift.types import Sampling
+from chairlift.model.lora.tables import AdapterTables
+from chairlift.model.memory.encoders import plan_encoder
+from chairlift.model.memory.plan import MemoryPlan, plan_memory
+from chairlift.model.parts.recurrent import States, allocate_state_pool, allocate_states, num_states
+from chairlift.model.weights.layers import load_weights
+from chairlift.model.weights.resident import release_library_pages, trim_heap
+from chairlift.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -8,20 +8,21 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from chairlift.api.config import EngineConfig
+from chairlift.api.pooled import NOTHING, PoolingAbilities
 from chairlift.attention.cuda import CudaBackend
-from chairlift.config import EngineConfig
-from chairlift.engine.device_runner import DeviceRunner
 from chairlift.engine.loading.devices import Place
-from chairlift.engine.model_runner import ModelRunner, RunnerShape
-from chairlift.engine.pooling.pooled import NOTHING, PoolingAbilities
+from chairlift.engine.runner.device_runner import DeviceRunner
+from chairlift.engine.runner.model_runner import ModelRunner
+from chairlift.engine.runner.shape import RunnerShape
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.bidirectional import BidirectionalEncoder
 from chairlift.model.encoders.encoder import Encoder
 from chairlift.model.encoders.spec import EncoderConfig
+from chairlift.model.forward.transformer import Transformer
 from chairlift.model.generic.transformer import GenericTransformer
-from chairlift.model.recurrent import States
-from chairlift.model.tokenizer import Tokenizer
-from chairlift.model.transformer import Transformer
+from chairlift.model.parts.recurrent import States
+from chairlift.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

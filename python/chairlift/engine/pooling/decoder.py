@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from chairlift.engine.pooling.pooled import PoolingAbilities
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
+from chairlift.api.pooled import PoolingAbilities
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.sentence import load_sentence_config
 

@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from chairlift.engine.model_runner import ModelRunner, RunnerShape
+from chairlift.api.pooled import Pooled, Vector
+from chairlift.api.types import PoolingTask
 from chairlift.engine.pooling.layers import Layer
-from chairlift.engine.pooling.pooled import Pooled, Vector
-from chairlift.engine.sampler import Sampled
-from chairlift.engine.step_inputs import StepInputs
+from chairlift.engine.runner.model_runner import ModelRunner
+from chairlift.engine.runner.sampler import Sampled
+from chairlift.engine.runner.shape import RunnerShape
+from chairlift.engine.runner.step_inputs import StepInputs
 from chairlift.model.encoders.bidirectional import BidirectionalEncoder
 from chairlift.model.encoders.encoder import Encoder, Packed
-from chairlift.types import PoolingTask
 
 if TYPE_CHECKING:
-    from chairlift.model.transformer import Transformer
+    from chairlift.model.forward.transformer import Transformer
 
 
 class EncoderRunner(ModelRunner):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from chairlift.checkpoints.checkpoint import Checkpoint
+from chairlift.checkpoints.files.stored import Shape
 from chairlift.kernels import Linear
-from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.encoders.modules import DenseSpec, LayerNormSpec, LayerSpec
-from chairlift.model.stored import Shape
 
 Layer = Callable[[Tensor], Tensor]
 

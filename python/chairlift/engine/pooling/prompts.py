@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from chairlift.engine.pooling.pooled import PoolingAbilities
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Pooling
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.pooled import PoolingAbilities
+from chairlift.api.types import Pooling
 
 _ROLES: Final = (
     # The order within a role is the one in which sentence-transformers looks for a prompt.

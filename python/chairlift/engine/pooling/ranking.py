@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chairlift.engine.pooling.pooled import Pooled, PoolingAbilities
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Pooling, PoolingTask, Request
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.pooled import Pooled, PoolingAbilities
+from chairlift.api.types import Pooling, PoolingTask, Request
 
 
 def rerank_requests(

@@ -5,22 +5,23 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from chairlift import _core, checks, constraints
-from chairlift.choices import ToolFormat
-from chairlift.config import EngineConfig
-from chairlift.constraints import Source
+from chairlift import _core
+from chairlift.api import checks, constraints
+from chairlift.api.choices import ToolFormat
+from chairlift.api.config import EngineConfig
+from chairlift.api.constraints import Source
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Chat, ToolMode
 from chairlift.engine.prepare.grammars import ConstraintPreparer
-from chairlift.errors import Reason, RequestError
-from chairlift.model.answer_formats import (
+from chairlift.text.chat.chat_values import reads
+from chairlift.text.tools.answer_formats import (
     AnswerFormat,
     chosen_format,
     new_parser,
     starts_in_reasoning,
 )
-from chairlift.model.chat_values import reads
-from chairlift.model.tool_grammar import needs_grammar, tool_grammar, tool_schema
-from chairlift.model.tool_prompt import has_tool_parts, write_tools
-from chairlift.types import Chat, ToolMode
+from chairlift.text.tools.tool_grammar import needs_grammar, tool_grammar, tool_schema
+from chairlift.text.tools.tool_prompt import has_tool_parts, write_tools
 
 _BESIDE_CALLS = ("json_schema", "json_object", "choices")
 """Kinds of constraints that text may have beside calls."""

@@ -11,11 +11,11 @@ from threading import Lock
 from typing import Final
 
 from chairlift import _core
-from chairlift.constraints import Source, source
+from chairlift.api.constraints import Source, source
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import Constraint
 from chairlift.engine.prepare.refusals import Refusals
-from chairlift.errors import Reason, RequestError
-from chairlift.model.constraint_process import ConstraintProcess
-from chairlift.types import Constraint
+from chairlift.text.constraints.constraint_process import ConstraintProcess
 
 MAX_TENANT_GRAMMARS: Final = 64
 """That are kept for one tenant."""

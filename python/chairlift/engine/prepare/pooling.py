@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from chairlift import checks
-from chairlift.engine.pooling.pooled import PoolingAbilities
+from chairlift.api import checks
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.pooled import PoolingAbilities
+from chairlift.api.types import Chat, Pooling, Prompt, Request
 from chairlift.engine.pooling.prompts import check_without_text, prompt_text
 from chairlift.engine.prepare.text_queue import TextLimits, context_words
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Chat, Pooling, Prompt, Request
 
 
 class InputEncoder(Protocol):

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from chairlift import _core
-from chairlift.engine.adapters.types import AdapterUse
-from chairlift.engine.pooling.pooled import Pooled
-from chairlift.sampler_options import SamplingParameters
-from chairlift.types import Output, PrefixCache
+from chairlift.api.pooled import Pooled
+from chairlift.api.sampler_options import SamplingParameters
+from chairlift.api.types import Output, PrefixCache
+from chairlift.engine.lora.types import AdapterUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
-from chairlift import _core, chats, checks
-from chairlift.config import EngineConfig
-from chairlift.constraints import Source
-from chairlift.engine.adapters.types import AdapterNames, AdapterUse
-from chairlift.engine.pooling.pooled import check_pooling
+from chairlift import _core
+from chairlift.api import chats, checks
+from chairlift.api.config import EngineConfig
+from chairlift.api.constraints import Source
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.pooled import check_pooling
+from chairlift.api.sampler_options import SamplingParameters
+from chairlift.api.types import Change, Chat, Output, Pooling, Request, Sampling, Schedule
+from chairlift.engine.lora.types import AdapterNames, AdapterUse
 from chairlift.engine.prepare.chat import ChatEncoder, ChatPreparer
 from chairlift.engine.prepare.grammars import ConstraintPreparer
 from chairlift.engine.prepare.pooling import check_input_size, pooling_ids
@@ -25,17 +29,6 @@ from chairlift.engine.prepare.sampling import (
 )
 from chairlift.engine.prepare.stopping import RequestLimits, StoppingPreparer, Stops
 from chairlift.engine.prepare.text_queue import size_of
-from chairlift.errors import Reason, RequestError
-from chairlift.sampler_options import SamplingParameters
-from chairlift.types import (
-    Change,
-    Chat,
-    Output,
-    Pooling,
-    Request,
-    Sampling,
-    Schedule,
-)
 
 MAX_SALT_BYTES = 128
 MAX_PRIORITY = 10

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final, NamedTuple
 
-from chairlift.constraints import Source
-from chairlift.errors import Reason, RequestError
+from chairlift.api.constraints import Source
+from chairlift.api.errors import Reason, RequestError
 
 MAX_TENANT_REFUSALS: Final = 64
 """That are kept for one tenant. One takes 2 KiB at most: its text is kept as a digest."""

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
-from chairlift import checks
+from chairlift.api import checks
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.sampler_options import SamplerOptions, SamplingParameters
+from chairlift.api.types import Output, Sampling
 from chairlift.engine.prepare.shared import Shared
-from chairlift.errors import Reason, RequestError
-from chairlift.sampler_options import SamplerOptions, SamplingParameters
-from chairlift.types import Output, Sampling
 
 MAX_LOGIT_BIASES: Final = 1024
 MAX_BIAS: Final = 100.0

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from chairlift import _core, checks
-from chairlift.engine.pooling.pooled import NOTHING, PoolingAbilities
+from chairlift import _core
+from chairlift.api import checks
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.pooled import NOTHING, PoolingAbilities
+from chairlift.api.types import Stopping
 from chairlift.engine.prepare.prepared import StopConditions
 from chairlift.engine.prepare.shared import Shared
 from chairlift.engine.prepare.text_queue import TextLimits
-from chairlift.errors import Reason, RequestError
-from chairlift.types import Stopping
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 128

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from chairlift import chats, checks, sizes
-from chairlift.constraints import source
-from chairlift.errors import Reason, RequestError, refusal
-from chairlift.interruption import Interruption
-from chairlift.machine import available_cores
-from chairlift.types import Chat, Request
+from chairlift.api import chats, checks, sizes
+from chairlift.api.constraints import source
+from chairlift.api.errors import Reason, RequestError, refusal
+from chairlift.api.interruption import Interruption
+from chairlift.api.machine import available_cores
+from chairlift.api.types import Chat, Request
 
 MAX_MESSAGES: Final = 4096
 """Of one conversation."""

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 import torch
 
-from chairlift.errors import ConfigError
-from chairlift.home import cache_folder
+from chairlift.api.errors import ConfigError
+from chairlift.api.home import cache_folder
+from chairlift.api.machine import available_cores
 from chairlift.kernels.cuda import sources
-from chairlift.machine import available_cores
 
 ARCHITECTURES: Final = ("sm_80", "sm_90a", "sm_100", "sm_120")
 """The architectures that kernels are compiled for by default."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 
 
 class Linear:

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 from chairlift.kernels.cuda.build import compiler_version, unknown_architecture
 
 CAPABILITY: Final = (8, 0)

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from chairlift.api.choices import Quantize
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.attention.packed import PackedBackend
-from chairlift.choices import Quantize
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.encoder import Encoder, Packed
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.encoders.weights import load_encoder_weights
-from chairlift.model.transformer import Transformer
-from chairlift.model.weights import Weights, load_weights
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.weights.layers import Weights, load_weights
 
 
 class BidirectionalEncoder:

@@ -15,7 +15,7 @@ from chairlift import _core
 from chairlift.kernels import cpu
 from chairlift.model.encoders.spec import EncoderConfig, EncoderSpec, RelativeBias
 from chairlift.model.encoders.weights import EncoderLayerWeights, EncoderWeights, Norm
-from chairlift.model.rope import cos_sin_table
+from chairlift.model.specs.rope import cos_sin_table
 
 
 class Packed(NamedTuple):

@@ -7,8 +7,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from chairlift.choices import Dtype
-from chairlift.errors import ModelError
+from chairlift.api.choices import Dtype
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files.fields import Fields, either, read_json
+from chairlift.checkpoints.files.folder import CONFIG
 from chairlift.kernels import cpu
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.spec import (
@@ -20,9 +22,7 @@ from chairlift.model.encoders.spec import (
     RelativeBias,
 )
 from chairlift.model.families import BIDIRECTIONAL
-from chairlift.model.fields import Fields, either, read_json
-from chairlift.model.folder import CONFIG
-from chairlift.model.rope import Rope
+from chairlift.model.specs.rope import Rope
 
 ACTIVATIONS: Final[Mapping[str, str]] = {
     "gelu": "gelu",

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chairlift.errors import ModelError
-from chairlift.model.fields import MOST_JSON_BYTES, Fields, one_line, optional_json, read_file
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files.fields import (
+    MOST_JSON_BYTES,
+    Fields,
+    one_line,
+    optional_json,
+    read_file,
+)
 
 POOLINGS: Final = ("cls", "mean", "max", "last")
 ACTIVATIONS: Final = ("identity", "tanh", "relu", "gelu", "silu", "sigmoid")

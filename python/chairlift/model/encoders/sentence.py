@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from chairlift.errors import ModelError
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files.fields import Fields, one_line, optional_json
 from chairlift.model.encoders.modules import (
     DenseSpec,
     LayerNormSpec,
@@ -23,7 +24,6 @@ from chairlift.model.encoders.modules import (
     read_normalize,
     read_pooling,
 )
-from chairlift.model.fields import Fields, one_line, optional_json
 
 SIMILARITIES: Final = ("cosine", "dot", "euclidean", "manhattan")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from chairlift.model.config import GenerationDefaults
-from chairlift.model.rope import Rope
+from chairlift.model.specs.rope import Rope
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from chairlift.choices import Quantize
+from chairlift.api.choices import Quantize
+from chairlift.checkpoints.checkpoint import Checkpoint
+from chairlift.checkpoints.files.forms import with_newer_norms
+from chairlift.checkpoints.files.stored import Shape
 from chairlift.kernels import Linear
-from chairlift.model.checkpoint import Checkpoint
 from chairlift.model.encoders.spec import EncoderConfig
-from chairlift.model.forms import with_newer_norms
-from chairlift.model.stored import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import Family, attention, decoder, mlp, rms_norm
 from chairlift.model.families.granite import MAMBA_DEFAULTS, MAMBA_NAMES, mamba
-from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 _SHARE = 0.5
 """The part of a head that `transformers` rotates, whatever the field beside `rope_parameters`."""

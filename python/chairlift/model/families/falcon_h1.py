@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import Family, attention, decoder, mlp, rms_norm
 from chairlift.model.families.granite import MAMBA_DEFAULTS, MAMBA_NAMES, mamba
-from chairlift.model.fields import Fields
-from chairlift.model.layer_parts import Attention
-from chairlift.model.recurrence import Mamba2
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.layer_parts import Attention
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.recurrence import Mamba2
 
 
 def _multipliers(fields: Fields, name: str, count: int) -> list[float]:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from chairlift.checkpoints.files.fields import Fields
+from chairlift.checkpoints.files.names import CheckpointNames
 from chairlift.model.families.rope import rope
-from chairlift.model.fields import Fields
-from chairlift.model.layer_parts import Attention, Experts, Mlp, NormSpec, RmsNorm
-from chairlift.model.names import CheckpointNames
-from chairlift.model.spec import LayerSpec, ModelSpec
-from chairlift.model.vocabulary import Embedding, Head
+from chairlift.model.specs.layer_parts import Attention, Experts, Mlp, NormSpec, RmsNorm
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.vocabulary import Embedding, Head
 
 
 class Family(NamedTuple):

@@ -5,6 +5,7 @@ EmbeddingGemma is Gemma 3 whose tokens see what is before and after them.
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     FULL,
     LLAMA_NAMES,
@@ -18,9 +19,8 @@ from chairlift.model.families.family import (
     rms_norm,
     windows_by_kind,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.layer_parts import Attention
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.layer_parts import Attention
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 _NAMES = replace(
     LLAMA_NAMES,

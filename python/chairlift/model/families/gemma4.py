@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     FULL,
     LLAMA_NAMES,
@@ -21,10 +22,9 @@ from chairlift.model.families.family import (
     rms_norm,
     windows_by_kind,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.layer_parts import Attention, Experts, Mlp, RmsNorm
-from chairlift.model.spec import LayerSpec, ModelSpec
-from chairlift.model.vocabulary import LayerInputs
+from chairlift.model.specs.layer_parts import Attention, Experts, Mlp, RmsNorm
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.vocabulary import LayerInputs
 
 _HIDDEN_ACT = "hidden_activation"
 _HEADS = "head_dim", "num_key_value_heads"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -14,10 +15,9 @@ from chairlift.model.families.family import (
     mlp,
     rms_norm,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.layer_parts import Experts, Mlp
-from chairlift.model.recurrence import Mamba2
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.layer_parts import Experts, Mlp
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.recurrence import Mamba2
 
 DEFAULTS = {
     "embedding_multiplier": 1.0,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import MOST_OF, Fields
 from chairlift.model.families.family import (
     FULL,
     LLAMA_NAMES,
@@ -17,10 +18,9 @@ from chairlift.model.families.family import (
     rms_norm,
 )
 from chairlift.model.families.mixtures import sparse_where
-from chairlift.model.fields import MOST_OF, Fields
-from chairlift.model.layer_parts import Experts, Mlp, RmsNorm
-from chairlift.model.recurrence import GatedDelta, ShortConv
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.layer_parts import Experts, Mlp, RmsNorm
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.recurrence import GatedDelta, ShortConv
 
 _CONV = "conv"
 LINEAR = "linear_attention"

@@ -1,8 +1,8 @@
 """Llama 2 and 3, and the many checkpoints that call themselves Llama."""
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import LLAMA_NAMES, Family, attention, decoder, mlp, rms_norm
-from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

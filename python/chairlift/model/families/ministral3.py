@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -13,8 +14,7 @@ from chairlift.model.families.family import (
     with_windows,
 )
 from chairlift.model.families.rope import position_scale
-from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 _ROPE = {
     "rope_type": "yarn",

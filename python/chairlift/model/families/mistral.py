@@ -1,5 +1,6 @@
 """Mistral: Llama with one sliding window for all layers, and no biases."""
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -10,8 +11,7 @@ from chairlift.model.families.family import (
     rms_norm,
     with_windows,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     FULL,
     LLAMA_NAMES,
@@ -24,9 +25,8 @@ from chairlift.model.families.granite import (
     granite_experts,
     granite_layer,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.layer_parts import Experts, Mlp
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.layer_parts import Experts, Mlp
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
 def _mixed(

@@ -6,6 +6,7 @@ a prompt to at least `time_step_min`, and none of a decode.
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import MOST_OF, Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -16,10 +17,9 @@ from chairlift.model.families.family import (
     mlp,
 )
 from chairlift.model.families.granite import check_time_step_limit
-from chairlift.model.fields import MOST_OF, Fields
-from chairlift.model.layer_parts import Experts, Mlp, RmsNorm
-from chairlift.model.recurrence import Mamba2
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.layer_parts import Experts, Mlp, RmsNorm
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.recurrence import Mamba2
 
 _MAMBA, _ATTENTION, _MLP, _MOE = "mamba", "attention", "mlp", "moe"
 _LETTERS = {"M": _MAMBA, "*": _ATTENTION, "-": _MLP, "E": _MOE}

@@ -5,6 +5,7 @@ OLMo-Hybrid has the gated delta rule in most layers, with norms before their hal
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     FULL,
     LLAMA_NAMES,
@@ -18,9 +19,8 @@ from chairlift.model.families.family import (
     windows_by_kind,
 )
 from chairlift.model.families.hybrids import LINEAR, delta, mixer_kinds
-from chairlift.model.fields import Fields
-from chairlift.model.recurrence import GatedDelta
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.recurrence import GatedDelta
 
 _NAMES = replace(
     LLAMA_NAMES,

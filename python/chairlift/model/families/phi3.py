@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -12,8 +13,7 @@ from chairlift.model.families.family import (
     rms_norm,
     with_windows,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

@@ -1,5 +1,6 @@
 """Qwen 2 and 2.5: biases of query, key and value, and a window in some layers."""
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -10,8 +11,7 @@ from chairlift.model.families.family import (
     window_per_layer,
     with_windows,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

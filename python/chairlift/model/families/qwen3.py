@@ -1,5 +1,6 @@
 """Qwen 3: norms of each head's query and key, perhaps biases, and a window in some layers."""
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -11,8 +12,7 @@ from chairlift.model.families.family import (
     with_windows,
 )
 from chairlift.model.families.qwen2 import QWEN2
-from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

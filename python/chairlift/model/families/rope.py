@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from chairlift.model.fields import Fields, either
-from chairlift.model.rope import (
+from chairlift.checkpoints.files.fields import Fields, either
+from chairlift.model.specs.rope import (
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     FULL,
     LLAMA_NAMES,
@@ -14,8 +15,7 @@ from chairlift.model.families.family import (
     rms_norm,
     windows_by_kind,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

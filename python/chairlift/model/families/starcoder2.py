@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -11,9 +12,8 @@ from chairlift.model.families.family import (
     mlp,
     with_windows,
 )
-from chairlift.model.fields import Fields
-from chairlift.model.layer_parts import LayerNorm
-from chairlift.model.spec import LayerSpec, ModelSpec
+from chairlift.model.specs.layer_parts import LayerNorm
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
 def _spec(fields: Fields) -> ModelSpec:

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import torch
 
-from chairlift.choices import Dtype
-from chairlift.errors import ModelError
+from chairlift.api.choices import Dtype
+from chairlift.api.errors import ModelError
+from chairlift.checkpoints.files.fields import MOST, MOST_OF, Fields, one_line, read_json
+from chairlift.checkpoints.files.folder import CONFIG, is_gguf
 from chairlift.kernels import cpu
 from chairlift.model.config import ModelConfig, read_generation
 from chairlift.model.families.family import LLAMA_NAMES
-from chairlift.model.fields import MOST, MOST_OF, Fields, one_line, read_json
-from chairlift.model.folder import CONFIG, is_gguf
-from chairlift.model.layer_parts import Attention, Mlp, RmsNorm
-from chairlift.model.spec import LayerSpec, ModelSpec
-from chairlift.model.vocabulary import Embedding, Head
+from chairlift.model.specs.layer_parts import Attention, Mlp, RmsNorm
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.vocabulary import Embedding, Head
 
 TOLERANCES: Final = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 """The dtypes, and how far logits may differ, to the largest, when a prompt is computed in parts."""

@@ -17,12 +17,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from chairlift.api.errors import ModelError
 from chairlift.attention.backend import AttentionBackend, Scoring
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.errors import ModelError
 from chairlift.model.config import ModelConfig
+from chairlift.model.forward.kv_cache import allocate_kv_cache
 from chairlift.model.generic.config import TOLERANCES, explained, import_transformers
-from chairlift.model.kv_cache import allocate_kv_cache
 
 NAME: Final = "chairlift"
 """Of our attention among those of `transformers`."""

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-from chairlift.logs import fields
+from chairlift.api.logs import fields
 from chairlift.server.http.connections import Connection, Connections
 
 _log = logging.getLogger(__name__)

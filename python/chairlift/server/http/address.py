@@ -1,8 +1,8 @@
 """Where HTTP is served; importable without the packages that serve it."""
 
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 from chairlift.server.config import ServerConfig
-from chairlift.server.listen import TcpAddress, UnixAddress, check_private, parse_address
+from chairlift.server.rpc.listen import TcpAddress, UnixAddress, check_private, parse_address
 
 
 def http_address(config: ServerConfig, *, remedy: str) -> TcpAddress | None:

@@ -10,14 +10,14 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
-from chairlift.errors import Reason, RequestError
-from chairlift.logs import fields
+from chairlift.api.errors import Reason, RequestError
+from chairlift.api.logs import fields
+from chairlift.server.calls.context import ServerContext
 from chairlift.server.config import ServerConfig
-from chairlift.server.context import ServerContext
 from chairlift.server.http.errors import Disconnected, HttpError, refused
 from chairlift.server.http.exchange import Exchange
-from chairlift.server.listen import TcpAddress
-from chairlift.server.receiving import Receiving
+from chairlift.server.limits.receiving import Receiving
+from chairlift.server.rpc.listen import TcpAddress
 
 _log = logging.getLogger(__name__)
 

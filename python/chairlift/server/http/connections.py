@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
-from chairlift.server.shares import Share, Shares
+from chairlift.server.limits.shares import Share, Shares
 
 _SHARED: Final = "connections with a request"
 

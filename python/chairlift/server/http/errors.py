@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
-from chairlift.errors import Reason, RequestError
-from chairlift.server.status import INTERNAL_MESSAGE
+from chairlift.api.errors import Reason, RequestError
+from chairlift.server.rpc.status import INTERNAL_MESSAGE
 
 _CODES: Final = {
     Reason.ABORTED: "cancelled",

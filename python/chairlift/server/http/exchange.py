@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from chairlift.errors import Reason, RequestError
+from chairlift.api.errors import Reason, RequestError
 from chairlift.server.http.errors import Disconnected, HttpError, refused
 from chairlift.server.http.json_body import decode
-from chairlift.server.receiving import Messages, MessageTimeoutError, Receiving
-from chairlift.server.shares import Share, holder_of
+from chairlift.server.limits.receiving import Messages, MessageTimeoutError, Receiving
+from chairlift.server.limits.shares import Share, holder_of
 
 _DRAIN_S: Final = 0.5
 """Time in which a client that is refused may end its body: it reads the response only then."""

@@ -9,11 +9,11 @@ from typing import Any, Final
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from chairlift.errors import ConfigError
+from chairlift.api.errors import ConfigError
 from chairlift.server.http.acceptor import Acceptor
 from chairlift.server.http.connections import Connection, Connections
 from chairlift.server.http.protocol import BoundedProtocol
-from chairlift.server.listen import TcpAddress
+from chairlift.server.rpc.listen import TcpAddress
 
 IDLE_S: Final = 75.0
 """A connection without an exchange is closed after this time: later than clients close theirs."""

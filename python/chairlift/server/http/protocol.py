@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from chairlift.server.http.connections import Connection
 from chairlift.server.http.errors import HttpError, refused
-from chairlift.server.tls import certificate_names
+from chairlift.server.security.tls import certificate_names
 
 HEAD_S: Final = 10.0
 """Time for a request's line and headers, and for the first of them to begin."""

@@ -1,0 +1,1 @@
+"""What every other part may import: values, errors, settings, checks of both."""

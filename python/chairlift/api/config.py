@@ -1,0 +1,265 @@
+"""The engine's settings: frozen, validated once, never changed after."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, Literal, TypedDict, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
+
+from chairlift.api.choices import (
+    Batching,
+    Device,
+    Drafts,
+    Dtype,
+    InstructionSet,
+    KvCacheDtype,
+    ModelImpl,
+    Quantize,
+    ReasoningFormat,
+    ToolFormat,
+)
+from chairlift.api.errors import ConfigError, echo
+from chairlift.api.units import parse_size
+
+__all__ = [
+    "Batching",
+    "Config",
+    "Device",
+    "Drafts",
+    "Dtype",
+    "EngineConfig",
+    "EngineSettings",
+    "KvCacheDtype",
+    "Quantize",
+    "ReasoningFormat",
+    "ToolFormat",
+    "checked",
+    "engine_config",
+]
+
+Config = TypeVar("Config", bound=BaseModel)
+
+_BY_NAME = Strict(False)
+
+
+def _size(value: object) -> object:
+    """Return the bytes of a size such as 64MiB; other values are checked as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_size(value)
+    except ConfigError:
+        message = "expected a size such as 2GiB, 512MB or a number of bytes"
+        raise ValueError(message) from None
+
+
+_SIZE = BeforeValidator(_size)
+
+ADAPTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Of an adapter; as a name of a file it is in its folder."""
+_MAX_STEP_DRAFTS: Final = 64
+"""Drafts of a step at most: more logits would take more memory than they gain."""
+_FOLDER_ADAPTERS: Final = 8
+"""Slots for adapters that are loaded later, where there is a folder for them."""
+
+
+def _assignments(value: object) -> object:
+    """Return texts `NAME=VALUE`: of a mapping, or of texts that commas join."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={path}" for name, path in value.items()]
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        return value
+    split = tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+    names = (part.partition("=") for part in split)
+    if not all(ADAPTER_NAME.fullmatch(name) and rest for name, _, rest in names):
+        message = "expected NAME=VALUE, the name of letters, digits, points, lines and underscores"
+        raise ValueError(message)
+    return split
+
+
+_ASSIGNMENTS = BeforeValidator(_assignments)
+
+
+class EngineConfig(BaseModel):
+    """Settings of `Engine` and `AsyncEngine`; each is also an option of `chairlift serve`."""
+
+    # A bool is no number, and a text is none either; of the choices, the name will do.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    batching: Annotated[Batching, _BY_NAME] = Batching.CONTINUOUS
+    """Admission policy."""
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Requests of a full static or dynamic batch; None is max_num_seqs."""
+    batch_window_s: Annotated[float, Field(ge=0)] = 0.05
+    """Dynamic: the oldest waiting request waits at most this long for a full batch."""
+    batch_timeout_s: Annotated[float, Field(ge=0)] = 5.0
+    """Static: the same, for streams that stay open."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = 64
+    """Rows of the batch; 256 by default on a GPU."""
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] = 256
+    """Token budget of a step; longer prompts are computed in chunks of what is left of it. 2,048
+    by default on a GPU."""
+    step_budget_s: Annotated[float, Field(gt=0)] | None = None
+    """How long a step should take: prompts are cut into chunks that fit, by a cost model that
+    learns while serving; None leaves it to max_num_batched_tokens alone."""
+    steps_in_flight: Annotated[int, Field(ge=1, le=2)] | None = None
+    """With 2 a step is planned while the one before runs, which gains where the model does not run
+    on the cores of the engine; None is 1 on a CPU and 2 on a GPU."""
+    drafts: Annotated[Drafts, _BY_NAME] | None = None
+    """Where drafts come from: tokens that a step checks beside the last one, where that is
+    predicted to yield more tokens per second; answers are the same. None is lookup on a CPU and
+    off on a GPU."""
+    draft: str | None = None
+    """A draft model: a smaller model of the same tokenizer, which proposes drafts where nothing
+    likelier is looked up; None is none."""
+    draft_quantize: Annotated[Quantize, _BY_NAME] | None = None
+    """`quantize` of the draft model; None is that of the model."""
+    max_model_len: Annotated[int, Field(ge=2)] | None = None
+    """Longest prompt plus answer; None is the model's own."""
+    max_queued_requests: Annotated[int, Field(ge=1)] = 1024
+    """Cap of the waiting queue."""
+    max_text_bytes: Annotated[int, _SIZE, Field(ge=1024)] = 2**20
+    """Longest text that is tokenized, in UTF-8; of a chat, what its template makes of it."""
+    block_size: Annotated[int, Field(ge=16, le=16)] = 16
+    """Tokens of a KV block."""
+    kv_cache_memory: Annotated[int, _SIZE, Field(ge=1)] | None = None
+    """Bytes of the KV cache, or a text such as 2GiB; None is what the model can use, at most a
+    quarter of the memory, or what the weights leave of a GPU's."""
+    swap_memory: Annotated[int, _SIZE, Field(ge=1)] | None = None
+    """Bytes of host memory for KV blocks of preempted requests, which come back where that takes
+    less time than to compute them again; None is none. For a GPU: on a CPU the same bytes serve
+    better as kv_cache_memory."""
+    prefix_cache: bool = True
+    """Share the KV blocks of equal prompt beginnings within a tenant."""
+    state_snapshots: Annotated[int, Field(ge=0)] | None = None
+    """Of a hybrid: recurrent states that are kept for later requests with the same beginning; None
+    is four for each row, in at most a quarter of the KV cache's memory and at least eight."""
+    device: Annotated[Device, _BY_NAME] = Device.AUTO
+    """Where the model runs."""
+    dtype: Annotated[Dtype, _BY_NAME] = Dtype.AUTO
+    """Element type."""
+    model_impl: Annotated[ModelImpl, _BY_NAME] = ModelImpl.CHAIRLIFT
+    """What computes the layers; transformers serves other decoders too, see docs/models.md."""
+    quantize: Annotated[Quantize, _BY_NAME] = Quantize.NONE
+    """Weights of linear layers, packed once at load; see docs/models.md."""
+    kv_cache_dtype: Annotated[KvCacheDtype, _BY_NAME] = KvCacheDtype.AUTO
+    """Keys and values; int8 has a scale per token and head, see docs/models.md."""
+    adapters: Annotated[tuple[str, ...], _ASSIGNMENTS] | None = None
+    """Adapters (LoRA) that are loaded at the start, `NAME=FOLDER` each, or a mapping."""
+    adapter_tenants: Annotated[tuple[str, ...], _ASSIGNMENTS] | None = None
+    """Tenants that may use them, `NAME=TENANT` each; an adapter without one is everybody's."""
+    adapter_folder: str | None = None
+    """Folder whose adapters can be loaded by name while the engine serves; None allows none."""
+    max_adapters: Annotated[int, Field(ge=0, le=256)] | None = None
+    """Adapters in memory at a time; None is those of the start, and 8 where there is a folder."""
+    max_adapter_rank: Annotated[int, Field(ge=1, le=1024)] = 32
+    """The largest rank of an adapter: memory is planned for it."""
+    num_threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads of the kernels; None is the cores this process may use."""
+    tool_format: Annotated[ToolFormat, _BY_NAME] = ToolFormat.AUTO
+    """How the model writes function calls. One that is named also gives tools to a model whose
+    chat template takes none."""
+    reasoning_format: Annotated[ReasoningFormat, _BY_NAME] = ReasoningFormat.AUTO
+    """How the model marks its reasoning."""
+    default_max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest answer where a request names none; None is what the context leaves."""
+    queue_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """A request that has not started by then fails."""
+    time_limit_s: Annotated[float, Field(gt=0)] = 600.0
+    """A request that has not ended by then ends with what there is."""
+
+    @property
+    def max_step_drafts(self) -> int:
+        """Return how many drafts a step may check, over all its rows."""
+        if self.drafts is Drafts.OFF:
+            return 0
+        return min(_MAX_STEP_DRAFTS, max(0, self.max_num_batched_tokens - self.max_num_seqs))
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """Return how many adapters there may be at a time."""
+        if self.max_adapters is not None:
+            return self.max_adapters
+        later = 0 if self.adapter_folder is None else _FOLDER_ADAPTERS
+        return len(self.adapters or ()) + later
+
+
+class EngineSettings(TypedDict, total=False):
+    """The fields of `EngineConfig` as keyword arguments, which a type checker knows.
+
+    A choice may be given by its name.
+    """
+
+    batching: Batching | Literal["continuous", "dynamic", "static"]
+    batch_size: int | None
+    batch_window_s: float
+    batch_timeout_s: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    step_budget_s: float | None
+    steps_in_flight: int | None
+    drafts: Drafts | Literal["off", "lookup"] | None
+    draft: str | None
+    draft_quantize: Quantize | Literal["none", "int8", "int4"] | None
+    max_model_len: int | None
+    max_queued_requests: int
+    max_text_bytes: int | str
+    block_size: int
+    kv_cache_memory: int | str | None
+    swap_memory: int | str | None
+    prefix_cache: bool
+    state_snapshots: int | None
+    device: Device | Literal["auto", "cpu", "cuda"]
+    dtype: Dtype | Literal["auto", "float32", "bfloat16", "float16"]
+    model_impl: ModelImpl | Literal["chairlift", "transformers"]
+    quantize: Quantize | Literal["none", "int8", "int4"]
+    kv_cache_dtype: KvCacheDtype | Literal["auto", "int8", "fp8"]
+    adapters: Mapping[str, str] | Sequence[str] | None
+    adapter_tenants: Mapping[str, str] | Sequence[str] | None
+    adapter_folder: str | None
+    max_adapters: int | None
+    max_adapter_rank: int
+    num_threads: int | None
+    tool_format: (
+        ToolFormat
+        | Literal["auto", "none", "hermes", "qwen3-coder", "llama3-json", "mistral", "harmony"]
+    )
+    reasoning_format: (
+        ReasoningFormat | Literal["auto", "none", "think", "mistral", "seed", "harmony"]
+    )
+    default_max_tokens: int | None
+    queue_timeout_s: float
+    time_limit_s: float
+
+
+def engine_config(**settings: object) -> EngineConfig:
+    """Validate settings; raise ConfigError with one line for the first that is wrong."""
+    return checked(EngineConfig, **settings)
+
+
+def checked(config: type[Config], **settings: object) -> Config:
+    """The same for any class of settings."""
+    try:
+        return config(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        text = first["msg"].removeprefix("Value error, ")
+        expected = text[:1].lower() + text[1:]
+        message = f"{name}: {expected}, got {first['input']!r}"
+        raise ConfigError(message) from None
+
+
+def check_instruction_set() -> None:
+    """Check the instruction set that the environment names; without one the kernels use the best.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    name = "CHAIRLIFT_CPU"
+    if (value := os.environ.get(name)) and value not in list(InstructionSet):
+        sets = ", ".join(InstructionSet)
+        message = f"environment: {name}: expected one of {sets}, got {echo(value)!r}"
+        raise ConfigError(message)

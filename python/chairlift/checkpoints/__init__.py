@@ -1,0 +1,1 @@
+"""Files of checkpoints: bytes, names and types of tensors, without a model."""

@@ -1,0 +1,154 @@
+"""The fields of config.json of architectures of attention alone that need others than most."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from chairlift.checkpoints.gguf.gemma4 import gemma4_fields
+from chairlift.checkpoints.gguf.metadata import Metadata
+from chairlift.checkpoints.gguf.names import NAMES
+
+MULTIPLIERS: Final = {
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "attention.scale": "attention_multiplier",
+    "logit_scale": "logits_scaling",
+}
+"""Of Granite."""
+CAPS: Final = {
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+"""Of Gemma 2."""
+LARGEST_GEMMAS: Final = {"gemma2": 46, "gemma3": 62}
+"""Layers of the 27B models, whose queries are scaled by the width of the model."""
+
+_WITH_WINDOWS: Final = frozenset(
+    ("cohere2", "gemma2", "gemma3", "gemma4", "gpt-oss", "olmo2", "phi3")
+)
+"""Architectures whose family says which layers have a window."""
+_STARCODER2: Final = 4096
+"""The window of all published models, which no key has."""
+ROPE_FACTORS: Final = ("rope_factors_long.weight", "rope_factors_short.weight")
+"""The divisors of LongRoPE."""
+
+
+def decoder_fields(own: Metadata) -> Mapping[str, Any]:
+    """Read the fields that an architecture has beside those of all."""
+    match own.kind:
+        case "phi3":
+            return _phi3(own)
+        case "olmo2":
+            return _olmo3(own) if window(own) else {}
+        case "cohere2":
+            return {"logit_scale": own.fields.number("cohere2.logit_scale")}
+        case "ernie4_5-moe":
+            return _ernie(own)
+        case "starcoder2":
+            return {"use_bias": own.has(f"{NAMES.query}.bias"), "sliding_window": _STARCODER2}
+        case "gemma4":
+            return gemma4_fields(own)
+        case "gemma2" | "gemma3":
+            return _gemma(own)
+        case _:
+            return {}
+
+
+def _gemma(own: Metadata) -> Mapping[str, Any]:
+    fields, kind = own.fields, own.kind
+    num_heads, _ = own.num_heads()
+    size = own.head_dim(num_heads)
+    hidden = fields.integer(f"{kind}.embedding_length")
+    if fields.integer(f"{kind}.block_count") == LARGEST_GEMMAS[kind]:
+        size = None
+    values: dict[str, Any] = {
+        "norms_are_whole": True,
+        "query_pre_attn_scalar": size or hidden // num_heads,
+    }
+    if kind == "gemma2":
+        return values | {
+            name: fields.optional_number(f"{kind}.{key}") for key, name in CAPS.items()
+        }
+    # The window's layers keep the base and the positions of the first Gemma 3.
+    base = fields.number(f"{kind}.rope.freq_base_swa", default=10_000.0, positive=True)
+    local = {"rope_theta": base, "rope_type": "default"}
+    ropes = {"full_attention": own.rope(), "sliding_attention": local}
+    return values | {"rope_parameters": ropes}
+
+
+def _phi3(own: Metadata) -> Mapping[str, Any]:
+    """Read LongRoPE, whose divisors are tensors."""
+    long, short = (_numbers(own, name) for name in ROPE_FACTORS)
+    if not long and not short:
+        return {}
+    scaling = {
+        "rope_type": "longrope",
+        "long_factor": long,
+        "short_factor": short,
+        "attention_factor": own.fields.optional_number("phi3.rope.scaling.attn_factor"),
+    }
+    return {
+        "rope_parameters": {**own.rope(), **scaling},
+        "original_max_position_embeddings": own.integer("rope.scaling.original_context_length"),
+    }
+
+
+def _numbers(own: Metadata, name: str) -> list[float]:
+    stored = own.header.tensors.get(name)
+    if stored is None:
+        return []
+    numbers = torch.empty(stored.shape)
+    stored.read(numbers)
+    return list(numbers.flatten().tolist())
+
+
+def _olmo3(own: Metadata) -> Mapping[str, Any]:
+    """Read the layers of a window, whose positions are not scaled."""
+    full = own.rope()
+    base = own.fields.optional_number("olmo2.rope.freq_base_swa", positive=True)
+    local = {"rope_theta": base or full["rope_theta"], "rope_type": "default"}
+    values: dict[str, Any] = {
+        "rope_parameters": {"full_attention": full, "sliding_attention": local}
+    }
+    pattern = "attention.sliding_window_pattern"
+    if f"{own.kind}.{pattern}" in own.fields.values:
+        values["layer_types"] = [
+            "sliding_attention" if each else "full_attention" for each in own.each_layer(pattern)
+        ]
+    return values
+
+
+def _ernie(own: Metadata) -> Mapping[str, Any]:
+    return {
+        "moe_num_experts": own.integer("expert_count"),
+        "moe_k": own.integer("expert_used_count"),
+        "moe_num_shared_experts": own.optional_integer("expert_shared_count"),
+        "moe_layer_start_index": own.optional_integer("leading_dense_block_count"),
+        "moe_layer_interval": own.optional_integer("interleave_moe_layer_step") or 1,
+    }
+
+
+def window(own: Metadata) -> int | None:
+    """Read the tokens that a layer sees; None sees all.
+
+    Of some the family says which layers have it; for Qwen no key does.
+    """
+    key = f"{own.kind}.attention.sliding_window"
+    found = own.fields.optional_integer(key, least=0)
+    longest = own.integer("context_length")
+    if own.kind in _WITH_WINDOWS:
+        return found or None
+    if not found or (found >= longest and own.kind != "llama"):
+        return None
+    if own.kind != "llama":
+        own.fields.fail(key, f"0, or at least context_length, {longest}")
+    return found
+
+
+def multipliers(own: Metadata) -> dict[str, float]:
+    """Read the factors of Granite."""
+    found = {
+        name: own.fields.optional_number(f"{own.kind}.{key}") for key, name in MULTIPLIERS.items()
+    }
+    return {name: value for name, value in found.items() if value}

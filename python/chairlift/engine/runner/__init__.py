@@ -1,0 +1,1 @@
+"""Runs the steps that the scheduler has planned."""

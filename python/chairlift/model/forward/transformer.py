@@ -1,0 +1,208 @@
+"""The forward pass of every model, top down; what differs between models is in the spec.
+
+The pass is the same on every device: all sums go through the kernels of the attention backend and
+the backend itself; PyTorch only holds the memory. On a CPU each token is computed as if it were
+alone, so that its logits have the same bits whatever else is in the batch.
+
+Source of the method: Llama (Touvron et al., 2023).
+"""
+
+import torch
+from torch import Tensor
+
+from chairlift._core import Recording
+from chairlift.attention.backend import AttentionBackend
+from chairlift.attention.metadata import AttentionMetadata
+from chairlift.model.config import ModelConfig
+from chairlift.model.forward.decoder_layer import AdaptedRows, DecoderLayer
+from chairlift.model.forward.kv_cache import LayerViews
+from chairlift.model.lora.tables import AdapterTables
+from chairlift.model.parts.buffers import Buffers
+from chairlift.model.parts.recurrent import States
+from chairlift.model.specs.model_spec import RopeTable
+from chairlift.model.specs.rope import cos_sin_table
+from chairlift.model.weights.layers import Weights
+
+MOST_RECORDED = 16
+"""Forward passes that are kept; a call takes about a kilobyte, and a layer some eight of them."""
+
+
+class Transformer:
+    """A decoder over a paged KV cache.
+
+    Shapes below: T tokens, row after row of the batch; H is `hidden_size`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        backend: AttentionBackend,
+        adapters: AdapterTables | None = None,
+    ) -> None:
+        self.config = config
+        self.adapters = adapters
+        self.weights = weights
+        self.backend = backend
+        spec, device = config.spec, weights.embedding.device
+        num_positions = config.max_model_len
+        tables: dict[RopeTable | None, Tensor] = {
+            own: cos_sin_table(own.rope, own.head_dim, num_positions, own.position_scale).to(device)
+            for own in spec.rope_tables
+        }
+        # Where queries and keys are normed, and not rotated.
+        tables[None] = torch.empty(num_positions, 0, device=device)
+        self._layer_views = LayerViews(spec, backend, config.dtype)
+        self._last_kept = spec.last_kept
+        dtype = weights.embedding.dtype
+        self._embedding_multiplier = _rounded(spec.embedding.multiplier, dtype)
+        self._input_multiplier = 1.0
+        if spec.layer_inputs is not None:
+            self._input_multiplier = _rounded(spec.layer_inputs.multiplier, dtype)
+        self.layers = [
+            DecoderLayer(spec, number, own_weights, backend, tables, group)
+            for number, (own_weights, group) in enumerate(
+                zip(weights.layers, spec.layer_groups, strict=True)
+            )
+        ]
+        # The norm after each layer: before the first half of the next one, at last the final norm.
+        norms = [layer.first_norm for layer in weights.layers]
+        self._first_norm, *self._next_norms = [*norms, weights.final_norm]
+        if adapters is not None:
+            for layer, own_tables in zip(self.layers, adapters.layers, strict=True):
+                layer.adapters = own_tables
+        self._reserved: Buffers | None = None
+        self._recorded: dict[tuple[int, ...], tuple[Recording, Tensor]] = {}
+
+    def reserve(self, max_tokens: int) -> None:
+        """Allocate the buffers for steps of at most so many tokens, and drop recorded passes.
+
+        A recorded pass reads the tables of the runner that it was recorded for.
+        """
+        self._reserved = self._new_buffers(max_tokens)
+        self._recorded.clear()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: AttentionMetadata,
+        kv_cache: Tensor,
+        selected: Tensor | None = None,
+        adapters: Tensor | None = None,
+        states: States | None = None,
+    ) -> Tensor:
+        """Compute the hidden states of a ragged batch, and write its keys and values.
+
+        Most tokens of a prompt are needed for their keys and values alone: the last layer computes
+        the rest for the selected tokens only, as llama.cpp does.
+
+        Args:
+            input_ids: int32 `[T]`.
+            metadata: The row, position and cache slots of each token.
+            kv_cache: From `allocate_kv_cache`; the same for batches of equal `metadata.views`.
+            selected: int32 `[S]`: the tokens whose hidden states are wanted, as indices into T;
+                None wants all.
+            adapters: int32 `[T]`: the slot of each token's adapter, 0 for none; None where no token
+                has one.
+            states: From `allocate_states`, of a hybrid: they move on by the tokens. The same for
+                batches of equal `metadata.views`.
+
+        Returns:
+            `[S, H]`, after the final norm; it lies in a buffer that the next step overwrites.
+        """
+        batch = (input_ids, metadata, kv_cache, selected, adapters, states)
+        if not self.backend.records:
+            return self._forward(*batch)
+        # Python runs once per step, and not at all for a batch whose views are known: two hundred
+        # calls take as long as some of the layers, and other threads may hold the lock.
+        recorded = None if metadata.views is None else self._recorded.get(metadata.views)
+        if recorded is None:
+            with Recording() as recording:
+                recorded = recording, self._forward(*batch)
+            if metadata.views is not None:
+                if len(self._recorded) == MOST_RECORDED:
+                    self._recorded.pop(next(iter(self._recorded)))
+                self._recorded[metadata.views] = recorded
+        recording, hidden = recorded
+        recording.run()
+        return hidden
+
+    def _forward(
+        self,
+        input_ids: Tensor,
+        metadata: AttentionMetadata,
+        kv_cache: Tensor,
+        selected: Tensor | None,
+        adapters: Tensor | None,
+        states: States | None,
+    ) -> Tensor:
+        rows = None if adapters is None else AdaptedRows(adapters, None)
+        buffers = self._buffers(input_ids.shape[0])
+        kernels, last = self.backend.kernels, self.layers[-1]
+        multiplier = self._embedding_multiplier
+        kernels.select_rows(self.weights.embedding, input_ids, buffers.x, multiplier)
+        self._compute_layer_inputs(input_ids, buffers)
+        if self._first_norm is not None:
+            self._first_norm(kernels, buffers.x, buffers.normed)
+        # One view per layer and per KV group, made once per pass.
+        caches = self._layer_views(kv_cache, metadata.block_size)
+        slots = metadata.slot_mapping.unbind()
+        for number, (layer, next_norm) in enumerate(
+            zip(self.layers, self._next_norms, strict=True)
+        ):
+            if layer.recurrent is not None:
+                assert states is not None, "a hybrid has states"
+                layer.advance(metadata, states[number], buffers)
+            if layer.group is not None:
+                cache = caches[number]
+                assert cache is not None, "of a layer with keys"
+                layer.write(metadata, cache, slots[layer.group], buffers, rows)
+            if selected is not None and number == self._last_kept and selected.shape[0] == 0:
+                return buffers.normed[:0]
+            if layer.group is not None and cache is not None:
+                layer.attend(metadata, cache, layer.group, buffers)
+            if selected is not None and layer is last:
+                buffers = buffers.select(selected, kernels, layer.spec, layer.heads)
+                rows = None if adapters is None else AdaptedRows(adapters, selected)
+            buffers = layer.add_mixed(buffers, next_norm, rows)
+            buffers = layer.add_feed_forward(buffers, next_norm, rows)
+        return buffers.normed
+
+    def _compute_layer_inputs(self, input_ids: Tensor, buffers: Buffers) -> None:
+        """Compute what each layer gets of each token, from its id and its embedding."""
+        own, weights = self.config.spec.layer_inputs, self.weights.layer_inputs
+        if own is None or weights is None:
+            return
+        kernels, inputs, context = self.backend.kernels, buffers.layer_inputs, buffers.context
+        weights.context(buffers.x, out=inputs)
+        kernels.rms_norm(inputs, weights.norm, own.norm_eps, out=context)
+        kernels.select_rows(weights.embedding, input_ids, inputs, self._input_multiplier)
+        kernels.add_scaled(inputs, context)
+        kernels.scale(inputs, 2**-0.5)
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Score the vocabulary: float32 `[S, vocab_size]` from the S rows `[S, H]` that sample."""
+        assert self.weights.head is not None, "of all but encoders"
+        logits = self.weights.head(hidden, out_dtype=torch.float32, out=out)
+        head = self.config.spec.head
+        if head.multiplier != 1.0 or head.soft_cap is not None:
+            self.backend.kernels.scale(logits, head.multiplier, head.soft_cap)
+        return logits
+
+    def _buffers(self, num_tokens: int) -> Buffers:
+        if self._reserved is None:
+            return self._new_buffers(num_tokens)
+        return self._reserved.first(num_tokens)
+
+    def _new_buffers(self, num_tokens: int) -> Buffers:
+        weights, config = self.weights, self.config
+        device, stream_dtype = weights.embedding.device, weights.final_norm.weight.dtype
+        packed = (layer.experts.packed for layer in weights.layers if layer.experts is not None)
+        workspace_bytes = max((own.workspace_bytes for own in packed), default=0)
+        return Buffers.empty(
+            config.spec, num_tokens, config.dtype, device, stream_dtype, workspace_bytes
+        )
+
+
+def _rounded(number: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(number).to(dtype))

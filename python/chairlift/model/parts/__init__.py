@@ -1,0 +1,1 @@
+"""Parts of decoder layers: their weights, and what they compute."""

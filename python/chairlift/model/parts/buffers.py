@@ -1,0 +1,238 @@
+"""Intermediate values of a forward pass: one definition of their sizes, for plan and allocation."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from chairlift.attention.backend import Heads, Projections
+from chairlift.kernels import Kernels
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+
+_NUM_STREAM = 4
+"""Buffers of the residual stream, which come first."""
+_ALIGNMENT = 8
+"""Numbers."""
+
+
+class BufferWidths(NamedTuple):
+    """Numbers per token of each buffer: of the residual stream, then inside the layers."""
+
+    x: int
+    normed: int
+    update: int
+    routed: int
+    qkv: int
+    values: int
+    attended: int
+    projected: int
+    convolved: int
+    mixed: int
+    gate_up: int
+    gated: int
+    layer_inputs: int
+    context: int
+    router: int = 0
+    """float32, whatever the dtype."""
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "BufferWidths":
+        """Return the widths of a model: of each buffer that of its widest layer."""
+        hidden, inner = spec.shape.hidden_size, spec.shape.intermediate_size
+        inputs = 0 if spec.layer_inputs is None else spec.layer_inputs.size
+        recurrent = [own for layer in spec.layers if (own := layer.recurrent) is not None]
+        is_gated = any(mlp.gated for layer in spec.layers if (mlp := layer.dense) is not None)
+        return cls(
+            x=hidden,
+            normed=hidden,
+            update=hidden,
+            routed=hidden if spec.router_size else 0,
+            qkv=max(heads.projected_size for heads in spec.heads),
+            values=max(heads.normed_size for heads in spec.heads),
+            attended=max(heads.query_size for heads in spec.heads),
+            projected=_aligned(max((own.projected_size for own in recurrent), default=0)),
+            convolved=max((own.conv_size for own in recurrent), default=0),
+            mixed=max((own.mixed_size for own in recurrent), default=0),
+            gate_up=max(2 * inner if is_gated else inner, inputs),
+            gated=max(inner, inputs),
+            layer_inputs=spec.num_layers * inputs,
+            context=spec.num_layers * inputs,
+            router=spec.router_size,
+        )
+
+    def num_bytes(self, num_tokens: int, dtype: torch.dtype, stream_dtype: torch.dtype) -> int:
+        """Return the bytes of the buffers of so many tokens.
+
+        Args:
+            num_tokens: Of the largest step.
+            dtype: Of the layers' inner values.
+            stream_dtype: Of the residual stream and its norm.
+        """
+        *inner, router = self[_NUM_STREAM:]
+        stream = sum(self[:_NUM_STREAM])
+        item = stream * stream_dtype.itemsize + sum(inner) * dtype.itemsize
+        return num_tokens * (item + router * torch.float32.itemsize)
+
+
+def _aligned(width: int) -> int:
+    """Return a width whose rows begin where the vectors of every kernel may."""
+    return -(-width // _ALIGNMENT) * _ALIGNMENT
+
+
+class HeadBuffers(NamedTuple):
+    """The buffers of layers that project the same heads: the first numbers of wider ones."""
+
+    projections: Projections
+    attended: Tensor
+    """`[T, num_heads, head_dim]`"""
+
+    @classmethod
+    def of(cls, heads: Heads, qkv: Tensor, values: Tensor, attended: Tensor) -> "HeadBuffers":
+        """Cut buffers of all layers, `[T, ...]`, to what such layers need."""
+        out = _narrowed(attended, heads.query_size)
+        normed = _narrowed(values, heads.normed_size)
+        return cls(
+            Projections.of(_narrowed(qkv, heads.projected_size), heads, normed),
+            out.view(-1, heads.num_heads, heads.head_dim),
+        )
+
+    def first(self, num_tokens: int) -> "HeadBuffers":
+        """Return the part that so many tokens need."""
+        parts = (part[:num_tokens] for part in self.projections)
+        return HeadBuffers(Projections._make(parts), self.attended[:num_tokens])
+
+
+def _narrowed(buffer: Tensor, width: int) -> Tensor:
+    """Return contiguous rows of another width in the memory of a buffer."""
+    num_rows = buffer.shape[0]
+    return buffer.view(-1)[: num_rows * width].view(num_rows, width)
+
+
+class Buffers(NamedTuple):
+    """Intermediate values of one layer; the layers of a forward pass write over one another's.
+
+    Allocations and views cost as much as a small kernel, so they are made per step, not per layer.
+    """
+
+    x: Tensor
+    """`[T, H]`, the residual stream."""
+    normed: Tensor
+    """`[T, H]`"""
+    update: Tensor
+    """`[T, H]`, what each half of a layer adds to the stream."""
+    routed: Tensor
+    """`[T, H]`, what experts add beside one that is shared; no numbers where there are none."""
+    heads: tuple[HeadBuffers, ...]
+    """As `ModelSpec.heads` has them, in the same memory."""
+    projected: Tensor
+    """`[T, projected_size]` of the layers with a recurrent state, or a few numbers more; none
+    without one."""
+    convolved: Tensor
+    """`[T, conv_size]` of these layers."""
+    mixed: Tensor
+    """`[T, mixed_size]` of these layers."""
+    gate_up: Tensor
+    """`[T, 2 I]`; `[T, I]` where no layer has a gate."""
+    gated: Tensor
+    """`[T, I]`"""
+    layer_inputs: Tensor
+    """`[T, num_layers * size]`: of `ModelSpec.layer_inputs`; no numbers without these."""
+    context: Tensor
+    """As `layer_inputs`, while those are computed."""
+    router: Tensor
+    """float32 `[T, router_size]`"""
+    experts: Tensor
+    """uint8 `[T, workspace_bytes]`: what lies between the kernels of a mixture of experts."""
+
+    @classmethod
+    def empty(
+        cls,
+        spec: ModelSpec,
+        num_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        stream_dtype: torch.dtype | None = None,
+        workspace_bytes: int = 0,
+    ) -> "Buffers":
+        """Allocate the buffers of so many tokens.
+
+        Args:
+            spec: The model.
+            num_tokens: Of the largest step.
+            dtype: Of the layers' inner values.
+            device: Where they are.
+            stream_dtype: Of the residual stream and its norm; None is the same.
+            workspace_bytes: Of a token, for mixtures of experts.
+        """
+        stream_dtype = stream_dtype or dtype
+        widths = BufferWidths.of(spec)
+        inner_types = [dtype] * (len(widths) - _NUM_STREAM - 1)
+        dtypes = (*[stream_dtype] * _NUM_STREAM, *inner_types, torch.float32)
+        x, normed, update, routed, qkv, values, attended, *others, router = (
+            torch.empty(*(num_tokens, width), dtype=own, device=device)
+            for width, own in zip(widths, dtypes, strict=True)
+        )
+        projected, convolved, mixed, gate_up, gated, layer_inputs, context = others
+        return cls(
+            x=x,
+            normed=normed,
+            update=update,
+            routed=routed,
+            heads=tuple(HeadBuffers.of(heads, qkv, values, attended) for heads in spec.heads),
+            projected=projected,
+            convolved=convolved,
+            mixed=mixed,
+            gate_up=gate_up,
+            gated=gated,
+            layer_inputs=layer_inputs,
+            context=context,
+            router=router,
+            experts=torch.empty(num_tokens, workspace_bytes, dtype=torch.uint8, device=device),
+        )
+
+    def first(self, num_tokens: int) -> "Buffers":
+        """Return the part of these buffers that so many tokens need."""
+        parts = self._replace(heads=tuple(own.first(num_tokens) for own in self.heads))
+        return Buffers._make(
+            part[:num_tokens] if isinstance(part, Tensor) else part for part in parts
+        )
+
+    def select(
+        self, tokens: Tensor, kernels: Kernels, layer: LayerSpec, heads: int | None
+    ) -> "Buffers":
+        """Return buffers for some of the tokens, with what the mixer of a layer computed for them.
+
+        Nothing is allocated: the buffers of the stream swap memory, and the selected results are
+        written where the projections were, which are not read again.
+
+        Args:
+            tokens: int32 `[S]`, indices into T.
+            kernels: Of the device.
+            layer: Whose feed-forward is to be computed.
+            heads: Which heads the layer projects; None without attention.
+        """
+        num_tokens = tokens.shape[0]
+        small = self.first(num_tokens)
+        if self.layer_inputs.shape[1] > 0:
+            kernels.select_rows(self.layer_inputs, tokens, small.context)
+            small = small._replace(layer_inputs=small.context)
+        # The feed-forward reads the norm of the stream before the layer.
+        if layer.parallel or not layer.mixers:
+            small = small._replace(x=small.update, normed=small.x, update=small.normed)
+            kernels.select_rows(self.x, tokens, small.x)
+            kernels.select_rows(self.normed, tokens, small.normed)
+        else:
+            small = small._replace(x=small.normed, normed=small.x)
+            kernels.select_rows(self.x, tokens, small.x)
+        if layer.recurrent is not None:
+            mixed = self.projected.view(-1)[: small.mixed.numel()].view(small.mixed.shape)
+            kernels.select_rows(self.mixed, tokens, mixed)
+            small = small._replace(mixed=mixed)
+        if heads is not None:
+            own, shape = self.heads[heads], small.heads[heads].attended.shape
+            attended = own.projections.qkv.view(-1)[: shape.numel()].view(shape)
+            kernels.select_rows(own.attended, tokens, attended)
+            selected = list(small.heads)
+            selected[heads] = selected[heads]._replace(attended=attended)
+            small = small._replace(heads=tuple(selected))
+        return small

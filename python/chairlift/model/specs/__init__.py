@@ -1,0 +1,1 @@
+"""What a model is, as data: its layers and their parts."""

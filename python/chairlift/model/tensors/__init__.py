@@ -1,0 +1,1 @@
+"""The tensors that a checkpoint must hold for a model."""

@@ -1,0 +1,1 @@
+"""The weights of decoders: what a checkpoint holds, packed for the kernels."""

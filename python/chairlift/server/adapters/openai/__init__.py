@@ -1,5 +1,0 @@
-"""The OpenAI API over HTTP; docs/openai.md says what is supported."""
-
-from chairlift.server.adapters.openai.routes import routes
-
-__all__ = ["routes"]

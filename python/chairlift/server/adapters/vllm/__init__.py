@@ -1,5 +1,0 @@
-"""`vllm.grpc.engine.VllmEngine`: what gateways of the vLLM family call a worker by."""
-
-from chairlift.server.adapters.vllm.service import VllmEngineServicer
-
-__all__ = ["VllmEngineServicer"]

@@ -1,0 +1,52 @@
+"""Puts the port, the application and the adapters together."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from chairlift.api.errors import ConfigError, Reason
+from chairlift.server.calls.context import ServerContext
+from chairlift.server.config import ServerConfig
+from chairlift.server.limits.receiving import Receiving
+from chairlift.server.rpc.listen import TcpAddress
+from chairlift.server.security.tls import server_context
+
+if TYPE_CHECKING:
+    from chairlift.server.http.listener import HttpListener
+
+
+def http_listener(
+    address: TcpAddress,
+    config: ServerConfig,
+    server: ServerContext,
+    receiving: Receiving,
+    *,
+    is_serving: Callable[[], bool],
+    on_failure: Callable[[str, Reason], None],
+) -> "HttpListener":
+    """Return the listener of the OpenAI API, which does not listen yet.
+
+    Args:
+        address: Where to listen.
+        config: Of the server.
+        server: The state that all calls share.
+        receiving: Bounds on unfinished messages.
+        is_serving: Returns whether the engine answers requests.
+        on_failure: Called with the path and the reason of each exchange that fails.
+
+    Raises:
+        ConfigError: The packages of the extra are missing, or a certificate cannot be used.
+    """
+    try:
+        from chairlift.server.http.app import HttpApp
+        from chairlift.server.http.connections import Connections
+        from chairlift.server.http.listener import HttpListener
+        from chairlift.server.protocols.openai import routes
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("chairlift"):
+            raise
+        message = f"http_listen: {error.name} is missing: pip install 'chairlift[http]'"
+        raise ConfigError(message) from None
+    endpoints = routes(server, config, is_serving)
+    connections = Connections(config.max_connections)
+    app = HttpApp(server, receiving, config, address, endpoints, on_failure)
+    return HttpListener(app, address, server_context(config), connections)

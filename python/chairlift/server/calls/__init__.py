@@ -1,0 +1,1 @@
+"""Requests from their start to their last event."""

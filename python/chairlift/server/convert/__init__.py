@@ -1,0 +1,1 @@
+"""Messages of the proto to values and back."""

@@ -1,0 +1,1 @@
+"""Limits on requests: phases, queues, quotas, shares."""

@@ -1,0 +1,90 @@
+"""The same metrics under the names that inference gateways look for.
+
+The endpoint picker of the Gateway API inference extension (now of llm-d) takes a model server for
+vLLM unless a label of the pod says otherwise, and scrapes `num_requests_waiting`,
+`num_requests_running`, `kv_cache_usage_perc` and, where it is there, `cache_config_info` (its
+"model server protocol"). The histograms serve dashboards and autoscalers written for vLLM. Only
+metrics with the same meaning are here: vLLM counts prefix-cache hits in tokens, and Chairlift in
+blocks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from chairlift._core import Load
+from chairlift.server.metrics.load import ServedModel, kv_usage
+
+_LABELS = ["model_name"]
+
+
+class VllmCollector(Collector):
+    """Reads the load and the histograms of the server when Prometheus scrapes."""
+
+    def __init__(
+        self,
+        load: Callable[[], Load | None],
+        model: ServedModel,
+        histograms: Mapping[str, Collector],
+    ) -> None:
+        """Set the sources.
+
+        Args:
+            load: As in `Metrics`.
+            model: Its name is the label of every metric.
+            histograms: By vLLM's name, without its prefix.
+        """
+        self._load = load
+        self._model = model
+        self._histograms = histograms
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; none before the model is loaded."""
+        load, model = self._load(), self._model
+        if load is None:
+            return
+        gauges = (
+            ("num_requests_running", "Requests in the batch.", load.num_running),
+            ("num_requests_waiting", "Requests that have not started.", load.num_waiting),
+            ("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.", kv_usage(load)),
+        )
+        for name, text, value in gauges:
+            gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+            gauge.add_metric([model.name], value)
+            yield gauge
+        sizes = [str(model.block_size), str(load.num_blocks)]
+        config = GaugeMetricFamily(
+            "vllm:cache_config_info",
+            "1, with the sizes of the KV cache.",
+            labels=[*_LABELS, "block_size", "num_gpu_blocks"],
+        )
+        config.add_metric([model.name, *sizes], 1)
+        yield config
+        preemptions = CounterMetricFamily(
+            "vllm:num_preemptions", "Preemptions of running requests.", labels=_LABELS
+        )
+        preemptions.add_metric([model.name], load.num_preemptions)
+        yield preemptions
+        for name, histogram in self._histograms.items():
+            yield self._alias(f"vllm:{name}", histogram)
+
+    def _alias(self, name: str, histogram: Collector) -> Metric:
+        (own,) = histogram.collect()
+        alias = HistogramMetricFamily(name, own.documentation)
+        for sample in own.samples:
+            suffix = sample.name.removeprefix(own.name)
+            if suffix != "_created":
+                labels = {"model_name": self._model.name, **sample.labels}
+                alias.samples.append(Sample(name + suffix, labels, sample.value))
+        return alias
+
+    def describe(self) -> list[Metric]:
+        """Return no description: there are no metrics before the model is loaded."""
+        return []

@@ -1,0 +1,1 @@
+"""Operation: health, memory, metrics, recordings, the watchdog."""

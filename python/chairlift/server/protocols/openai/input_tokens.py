@@ -1,0 +1,46 @@
+"""`POST /v1/responses/input_tokens`: how many tokens the input of a response has."""
+
+import time
+
+from chairlift.api.errors import RequestError
+from chairlift.api.types import Chat
+from chairlift.engine.prepare.text_queue import caller
+from chairlift.server.calls.context import ServerContext
+from chairlift.server.http.errors import HttpError
+from chairlift.server.http.exchange import Exchange, to_json
+from chairlift.server.protocols.openai.generation import deadline_of
+from chairlift.server.protocols.openai.logprobs import TokenTexts
+from chairlift.server.protocols.openai.responses import responses_job
+
+
+async def input_tokens(server: ServerContext, exchange: Exchange, texts: TokenTexts) -> None:
+    """Count the tokens of a body of `/v1/responses`, also where they are too many to answer.
+
+    Raises:
+        HttpError: It is refused.
+        RequestError: A field is wrong, or the tenant has used up a quota.
+        Disconnected: The client is gone.
+    """
+    server.gate.admit()
+    value = await exchange.json()
+    job = responses_job(value, server.model_names, texts, exchange.tenant)
+    chat = job.requests[0].prompt
+    assert isinstance(chat, Chat), "invariant: the prompt of a response is a conversation"
+    engine = server.gate.engine()
+    preparer = engine.engine.preparer
+    deadline = deadline_of(exchange)
+    within_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+    lease = server.quotas.acquire(exchange.tenant, exchange.peer)
+    try:
+        size = preparer.check_chat(chat)
+        num = await engine.texts.run(
+            lambda: preparer.num_chat_tokens(chat),
+            tenant=caller(exchange.tenant, exchange.peer),
+            size=size,
+            within_s=within_s,
+        )
+    except RequestError as error:
+        raise HttpError.of(job.names.translate(error)) from None
+    finally:
+        lease.release()
+    await exchange.respond(to_json({"object": "response.input_tokens", "input_tokens": num}))

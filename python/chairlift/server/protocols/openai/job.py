@@ -1,0 +1,80 @@
+"""What an endpoint makes of a body: requests of the engine, and the form of their answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chairlift.api import types
+from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.http.errors import HttpError
+from chairlift.server.protocols.names import Names
+from chairlift.v1 import generation_pb2 as pb
+
+
+class Answer(Protocol):
+    """A response that is sent whole."""
+
+    def prompt(self, number: int, prompt: pb.Prompt) -> None:
+        """Add a piece of the prompt of an answer; only where it is asked for."""
+
+    def tokens(self, number: int, tokens: pb.Tokens) -> None:
+        """Add tokens of an answer."""
+
+    def finished(self, number: int, finished: pb.Finished) -> None:
+        """End an answer."""
+
+    def result(self) -> Mapping[str, Any]:
+        """Return the body."""
+
+
+class Stream(Protocol):
+    """A response that is sent as events; each method returns encoded ones, or nothing."""
+
+    def accepted(self, number: int, num_prompt_tokens: int) -> None:
+        """Note the length of the prompt of an answer."""
+
+    def prompt(self, number: int, prompt: pb.Prompt) -> bytes:
+        """Encode a piece of the prompt of an answer; only where it is asked for."""
+
+    def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
+        """Encode tokens of an answer; called once per step and answer."""
+
+    def finished(self, number: int, finished: pb.Finished) -> bytes:
+        """Encode the end of an answer."""
+
+    def failed(self, error: HttpError) -> bytes:
+        """Encode the end of a response that has begun."""
+
+    def end(self) -> bytes:
+        """Encode the end of the response, after all answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What every object of a response repeats."""
+
+    handle: str
+    """Of the first request; the id of the response has it."""
+    created: int
+    """Seconds since 1970."""
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The requests of one exchange.
+
+    Answer i of request r has the number `r * n + i`.
+    """
+
+    requests: list[types.Request]
+    output: OutputOptions
+    num_answers: int
+    """Of each request, `n`."""
+    model: str
+    is_stream: bool
+    answer: Callable[[Origin], Answer]
+    stream: Callable[[Origin], Stream]
+    names: Names
+    num_kept_bytes: int = 0
+    """Of the body, what `answer` and `stream` keep."""

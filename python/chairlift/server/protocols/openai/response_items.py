@@ -1,0 +1,137 @@
+"""The items of a response: reasoning, a message, function calls; each grows until the next begins.
+
+A step gives reasoning, then text, then parts of calls; a call that has its first part begins an
+item of its own.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from chairlift.server.protocols.openai.logprobs import TokenTexts
+from chairlift.v1 import generation_pb2 as pb
+
+Kind = Literal["reasoning", "message", "function_call"]
+
+_PREFIXES: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+
+
+@dataclass(slots=True)
+class Item:
+    """One item of the output, as far as it has come."""
+
+    kind: Kind
+    item_id: str
+    position: int
+    """Of the item in the output."""
+    call_id: str = ""
+    name: str = ""
+    """Of the function that is called."""
+    texts: list[str] = field(default_factory=list)
+    """Of a call, its arguments."""
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """Return the text so far."""
+        return "".join(self.texts)
+
+    def part(self, *, is_empty: bool = False) -> dict[str, Any]:
+        """Return the content of a message or of reasoning."""
+        text = "" if is_empty else self.text
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        logprobs = [] if is_empty else self.logprobs
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+    def object(self, status: str) -> dict[str, Any]:
+        """Return the item; one that is in progress has no content yet."""
+        is_new = status == "in_progress"
+        item: dict[str, Any] = {"id": self.item_id, "type": self.kind, "status": status}
+        if self.kind == "function_call":
+            arguments = "" if is_new else self.text
+            return {**item, "call_id": self.call_id, "name": self.name, "arguments": arguments}
+        content = [] if is_new else [self.part()]
+        if self.kind == "reasoning":
+            return {**item, "summary": [], "content": content}
+        return {**item, "role": "assistant", "content": content}
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What an item has got."""
+
+    item: Item
+    is_new: bool
+    ended: Item | None
+    """The item before it, which is complete now."""
+    text: str
+    logprobs: list[dict[str, Any]]
+
+
+class Items:
+    """The output of a response."""
+
+    def __init__(self, handle: str, texts: TokenTexts | None) -> None:
+        """Start without items.
+
+        Args:
+            handle: Of the response; the ids of items have it.
+            texts: Of the tokens; None leaves log probabilities out.
+        """
+        self._handle = handle
+        self._texts = texts
+        self._items: list[Item] = []
+
+    @property
+    def last(self) -> Item | None:
+        """Return the item that grows."""
+        return self._items[-1] if self._items else None
+
+    def add(self, tokens: pb.Tokens) -> list[Growth]:
+        """Add tokens; return what items have got, in order."""
+        grown = []
+        if tokens.reasoning:
+            grown.append(self._grow("reasoning", tokens.reasoning))
+        entries = [] if self._texts is None else self._texts.content(tokens)
+        if tokens.text or entries:
+            is_text = bool(tokens.text) or self.last is None or self.last.kind == "message"
+            # The tokens of reasoning and calls have no place for their log probabilities.
+            if is_text:
+                grown.append(self._grow("message", tokens.text, entries))
+        calls = (
+            self._grow("function_call", part.arguments_json, call=part)
+            for part in tokens.tool_calls
+        )
+        return [*grown, *calls]
+
+    def _grow(
+        self,
+        kind: Kind,
+        text: str,
+        logprobs: list[dict[str, Any]] | None = None,
+        call: pb.ToolCall | None = None,
+    ) -> Growth:
+        last = self.last
+        is_new = last is None or last.kind != kind or (call is not None and bool(call.name))
+        if is_new:
+            position = len(self._items)
+            item_id = f"{_PREFIXES[kind]}_{self._handle}"
+            item = Item(kind, item_id if kind == "message" else f"{item_id}_{position}", position)
+            if call is not None:
+                item.call_id, item.name = call.id, call.name
+            self._items.append(item)
+        item = self._items[-1]
+        item.texts.append(text)
+        item.logprobs += logprobs or []
+        return Growth(item, is_new, last if is_new else None, text, logprobs or [])
+
+    def finish(self) -> Growth | None:
+        """End the output: one that has no item gets an empty message."""
+        return None if self._items else self._grow("message", "")
+
+    def objects(self, *, is_incomplete: bool) -> list[dict[str, Any]]:
+        """Return the items at the end; the last one may be incomplete."""
+        items = [item.object("completed") for item in self._items]
+        if is_incomplete and items:
+            items[-1]["status"] = "incomplete"
+        return items

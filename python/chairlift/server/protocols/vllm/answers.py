@@ -1,0 +1,116 @@
+"""Events to `GenerateResponse`: a chunk for the tokens of each step, and the end of each answer."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from chairlift.api import types
+from chairlift.server.calls.calls import ConvertedCall
+from chairlift.server.calls.context import ServerContext
+from chairlift.server.calls.outbox import Outbox
+from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.protocols.stubs import vllm_engine_pb2 as vllm
+from chairlift.server.rpc.status_interceptor import ServicerContext
+from chairlift.v1 import generation_pb2 as pb
+
+_REASONS: Final = {
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+    pb.FINISH_REASON_TIME_LIMIT: "length",
+    pb.FINISH_REASON_CANCELLED: "abort",
+}
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What an answer has when it ends; of a stream nothing is kept."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: vllm.OutputLogProbs | None = None
+
+    def add(self, tokens: pb.Tokens) -> None:
+        """Add tokens."""
+        self.token_ids.extend(tokens.token_ids)
+        logprobs = _logprobs(tokens)
+        if self.logprobs is None:
+            self.logprobs = logprobs
+        elif logprobs is not None:
+            self.logprobs.MergeFrom(logprobs)
+
+
+class EngineCall(ConvertedCall):
+    """The call of `VllmEngine.Generate`."""
+
+    def __init__(
+        self,
+        server: ServerContext,
+        outbox: Outbox,
+        context: ServicerContext,
+        request: types.Request,
+        output: OutputOptions,
+        label: str,
+    ) -> None:
+        super().__init__(server, outbox, context, request, output, label)
+        self._is_stream = output.interval > 0
+        self._num_prompt_tokens = 0
+        self._answers: dict[int, _Answer] = {}
+
+    def convert(self, event: pb.Event) -> Iterable[object]:
+        """Return the messages of an event."""
+        kind = event.WhichOneof("event")
+        if kind == "accepted":
+            self._num_prompt_tokens = event.accepted.num_prompt_tokens
+        elif kind == "tokens":
+            if self._is_stream:
+                yield self._chunk(event.index, event.tokens)
+            else:
+                self._answers.setdefault(event.index, _Answer()).add(event.tokens)
+        elif kind == "finished":
+            yield self._complete(event.index, event.finished)
+
+    def _chunk(self, index: int, tokens: pb.Tokens) -> vllm.GenerateResponse:
+        chunk = vllm.GenerateStreamChunk(
+            token_ids=tokens.token_ids,
+            prompt_tokens=self._num_prompt_tokens,
+            completion_tokens=len(tokens.token_ids),
+            output_logprobs=_logprobs(tokens),
+            index=index,
+        )
+        return vllm.GenerateResponse(chunk=chunk)
+
+    def _complete(self, index: int, finished: pb.Finished) -> vllm.GenerateResponse:
+        answer = self._answers.pop(index, _Answer())
+        complete = vllm.GenerateComplete(
+            output_ids=answer.token_ids,
+            finish_reason=_REASONS[finished.reason],
+            prompt_tokens=self._num_prompt_tokens,
+            completion_tokens=finished.usage.output_tokens,
+            cached_tokens=finished.usage.cached_tokens,
+            output_logprobs=answer.logprobs,
+            index=index,
+        )
+        match = finished.WhichOneof("match")
+        if match == "stop":
+            complete.matched_stop_str = finished.stop
+        elif match == "stop_token_id":
+            complete.matched_token_id = finished.stop_token_id
+        return vllm.GenerateResponse(complete=complete)
+
+
+def _logprobs(tokens: pb.Tokens) -> vllm.OutputLogProbs | None:
+    if not tokens.HasField("logprobs"):
+        return None
+    given = tokens.logprobs
+    width = given.num_candidates
+    top = [
+        vllm.TopLogProbs(
+            values=given.candidate_logprobs[start : start + width],
+            token_ids=given.candidate_ids[start : start + width],
+        )
+        for start in range(0, len(given.candidate_ids), width or 1)
+    ]
+    return vllm.OutputLogProbs(
+        token_logprobs=given.logprobs,
+        token_ids=tokens.token_ids,
+        top_logprobs=top or [vllm.TopLogProbs() for _ in tokens.token_ids],
+    )

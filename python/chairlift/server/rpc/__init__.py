@@ -1,0 +1,1 @@
+"""gRPC under all services: addresses, statuses, writes in time."""

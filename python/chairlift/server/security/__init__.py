@@ -1,0 +1,1 @@
+"""Access: tokens, certificates, and files that are reloaded."""

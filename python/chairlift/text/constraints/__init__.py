@@ -1,0 +1,1 @@
+"""Schemas and grammars, checked and compiled in a process with bounds."""

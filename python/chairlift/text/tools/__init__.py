@@ -1,0 +1,1 @@
+"""Functions in prompts, and calls of them in answers."""
