@@ -80,6 +80,8 @@ impl Cut {
     ) -> Result<Pieces, CutError> {
         self.check()?;
         let mut spans = spans(query_start_loc, seq_lens)?;
+        // The padding of a batch has no work, however many heads there are.
+        spans.retain(|span| span.num_queries > 0);
         spans.sort_unstable_by_key(|span| (Reverse(self.num_splits(*span)), span.index));
         let mut rest = work.chunks_exact_mut(WORK_WIDTH);
         let mut num_work = 0;

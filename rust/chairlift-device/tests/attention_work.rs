@@ -192,3 +192,12 @@ fn a_step_that_is_none_is_an_error_and_takes_no_memory() {
         assert_eq!(refused(&Cut { group, ..CUT }, &[0, 1], &[1]), message);
     }
 }
+
+#[test]
+fn rows_without_queries_have_no_work_however_many_heads_there_are() {
+    let many = Cut {
+        num_kv_heads: i32::MAX as usize,
+        ..CUT
+    };
+    assert_eq!(cut(&many, &[(0, 100); 40], 8), (vec![], vec![]));
+}
