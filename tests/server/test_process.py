@@ -90,7 +90,7 @@ STUCK = PROGRAM.replace(
     "try:",
     """
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.server import run
+from chairlift.server.app import run
 async def stop(self, grace_s):
     await asyncio.Event().wait()
 AsyncEngine.stop = stop
@@ -118,7 +118,7 @@ UNENDING_THREAD = PROGRAM.replace(
     """
 import threading
 from chairlift import _core
-from chairlift.server import run
+from chairlift.server.app import run
 run._EXIT_S = 1
 guard = _core.ProcessGuard(70)
 threading.Thread(target=threading.Event().wait).start()
