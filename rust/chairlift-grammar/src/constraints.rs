@@ -10,7 +10,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     thread,
 };
 
@@ -18,7 +18,7 @@ use chairlift_draws::mask_line::{FREE, NOT_COMPUTED};
 
 use crate::{
     matcher::{Gap, Matcher, Outcome},
-    workers::{Begun, Work, Workers},
+    workers::{Begun, Work, Workers, lock},
 };
 
 const MAX_THREADS: usize = 4;
@@ -300,9 +300,4 @@ pub(crate) fn is_allowed(mask: &[i32], token: i32) -> bool {
     };
     mask.get(id / 32)
         .is_some_and(|word| word >> (id % 32) & 1 == 1)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A parser that panics is caught, and its matcher fails from then on.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

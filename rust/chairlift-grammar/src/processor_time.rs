@@ -7,7 +7,7 @@
 use std::{
     fs, process,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -16,6 +16,8 @@ use std::{
 
 use llguidance::CancellationHandle;
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::workers::lock;
 
 /// At the start of a request, and at most later: twice the fuel of a lexer for one mask.
 const START: Duration = Duration::from_millis(30);
@@ -231,9 +233,4 @@ impl Drop for Watched {
         state.operations[self.index] = None;
         state.num_running -= 1;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing under these locks panics.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

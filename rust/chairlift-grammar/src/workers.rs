@@ -161,7 +161,7 @@ fn work(shared: &Shared) {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing under these locks panics.
+/// Locks what only this crate locks. Nothing under these locks panics, but a parser, and its matcher fails from then on.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ _ROLES: Final = (
 """Names under which models and clients know a text that searches, and one that is found."""
 
 
-def prompt_text(asked: Pooling, abilities: PoolingAbilities) -> str:
+def prompt_text(pooling: Pooling, abilities: PoolingAbilities) -> str:
     """Return what goes before a text; empty is nothing.
 
     Without a name and an `input_type` it is the model's default. A query or a document for which
@@ -22,19 +22,19 @@ def prompt_text(asked: Pooling, abilities: PoolingAbilities) -> str:
     sentence-transformers.
 
     Args:
-        asked: Of the request.
-        abilities: Of the model.
+        pooling: Options of the request.
+        abilities: What the model has.
 
     Raises:
         RequestError: The model has no such prompt, with the path of the field.
     """
     prompts = dict(abilities.prompts)
-    if asked.input_type and any(prompts.values()):
-        if asked.prompt_name is not None:
+    if pooling.input_type and any(prompts.values()):
+        if pooling.prompt_name is not None:
             expected = "none beside prompt_name"
             raise _bad(expected, "both", field="input_type")
-        return prompts.get(_of_input_type(asked.input_type, prompts), "")
-    name = abilities.default_prompt if asked.prompt_name is None else asked.prompt_name
+        return prompts.get(_of_input_type(pooling.input_type, prompts), "")
+    name = abilities.default_prompt if pooling.prompt_name is None else pooling.prompt_name
     if not name:
         return ""
     if name not in prompts:
@@ -43,15 +43,15 @@ def prompt_text(asked: Pooling, abilities: PoolingAbilities) -> str:
     return prompts[name]
 
 
-def check_without_text(asked: Pooling, abilities: PoolingAbilities) -> None:
+def check_without_text(pooling: Pooling, abilities: PoolingAbilities) -> None:
     """Check that nothing would go before token ids, which are used as they are.
 
     Raises:
         RequestError: The request names a prompt.
     """
-    if asked.input_type or asked.prompt_name:
-        field = "input_type" if asked.input_type else "prompt_name"
-        if prompt_text(asked, abilities):
+    if pooling.input_type or pooling.prompt_name:
+        field = "input_type" if pooling.input_type else "prompt_name"
+        if prompt_text(pooling, abilities):
             expected = "a text to put a prompt before"
             raise _bad(expected, "token ids", field=field)
 
