@@ -172,8 +172,8 @@ cargo-mutants: prerequisites ## Change the core in every way cargo-mutants knows
 	@command -v cargo-mutants >/dev/null || { echo 'cargo install cargo-mutants --locked'; exit 1; }
 	cargo mutants --package chairlift-core $(if $(SHARD),--sharding round-robin --shard $(SHARD)) --output target
 
-# Text and function calls of answers, and what is kept of the best of several, have tests of their own.
-OF_TEXT = src/(answer|text|best_of|kept)
+# Text and function calls of answers have tests of their own.
+OF_TEXT = src/(answer|text)
 
 .PHONY: coverage
 coverage: prerequisites ## Lines of scheduler, queue and KV cache that the simulator alone reaches: at least 95 %

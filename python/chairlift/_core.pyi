@@ -272,9 +272,6 @@ class TokensEvent:
     token_ids: list[int]
     sample_slot: int
     """Where the step's sampled arrays hold the first of `token_ids`."""
-    kept: tuple[list[float], list[int], int, list[int], list[float]] | None
-    """Of output that best-of kept: log probabilities, ranks, candidates per token, their ids and
-    their log probabilities, which no array of the step has."""
 
 @final
 class PromptEvent:
@@ -299,8 +296,6 @@ class Account:
     cached_tokens: int
     """Of the prompt, found in the prefix cache at the first admission."""
     output_tokens: int
-    unsent_tokens: int
-    """Of answers that best-of did not send."""
     arrival: int
     first_scheduled: int | None
     first_token: int | None
@@ -693,7 +688,6 @@ class Scheduler:
         adapter: tuple[int, int] = ...,
         echo: bool = False,
         prompt_logprobs: bool = False,
-        best: tuple[int, int] | None = None,
         end_ids: Sequence[int] = ...,
         stop_regex: StopRegex | None = None,
         parser: AnswerParser | None = None,
@@ -811,15 +805,7 @@ class Scheduler:
             The step id, or None when there is nothing to run (see `wake_at`).
         """
 
-    def update(
-        self,
-        now: int,
-        step: int,
-        tokens: _Buffer,
-        logprobs: Tensor | None = None,
-        ranks: Tensor | None = None,
-        candidates: Candidates | None = None,
-    ) -> Events:
+    def update(self, now: int, step: int, tokens: _Buffer) -> Events:
         """Takes the sampled tokens of a step and gives what happened since the last call.
 
         Args:
@@ -827,9 +813,6 @@ class Scheduler:
             step: From `schedule`.
             tokens: int32 `[num_samples]`, the token of each sample slot; one outside of the
                 vocabulary, as `sample` gives, says that the logits were not finite.
-            logprobs: float32 `[num_samples]`: they decide which answers are the best.
-            ranks: int32 `[num_samples]`, for answers that are kept.
-            candidates: Of the same slots, likewise.
 
         Raises:
             UnknownStep: The step is not in flight.

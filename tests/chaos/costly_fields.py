@@ -45,8 +45,8 @@ def costly(number):
     yield "every option of a draw", start(prompt=LONGEST, sampling=many), {FINE}
     scores = pb.Output(token_ids=True, text=True, echo=True, logprobs=20, prompt_logprobs=20)
     yield "log probabilities of a prompt", start(prompt=LONGEST, output=scores), {FINE}
-    best = pb.Sampling(temperature=1.0, best_of=16)
-    yield "the best of sixteen", start(prompt=LONGEST, sampling=best), {FINE}
+    several = pb.Sampling(temperature=1.0, n=16)
+    yield "sixteen answers", start(prompt=LONGEST, sampling=several), {FINE}
     patterns = [f"(?:a|b|{number})*a(?:.){{0,{size}}}z" for size in (1, 2, 4, 8)]
     stops = pb.Stopping(max_tokens=8, stop_regex=patterns)
     yield "patterns that end an answer", start(stopping=stops), {FINE}

@@ -162,23 +162,6 @@ def test_answers_are_those_without(
         assert answers(engine, requests()) == without
 
 
-def test_the_best_of_several_answers_are_those_without(make_engine, make_drafting):
-    wanted = [
-        Request(
-            prompt,
-            Sampling(temperature=1.0, seed=3, n=1, best_of=3),
-            Stopping(max_tokens=20),
-            Output(logprobs=True),
-        )
-        for prompt in prompts()
-    ]
-    engine = make_drafting()
-    passes = watch_passes(engine)
-    assert answers(engine, wanted) == answers(make_engine(), wanted)
-    assert passes
-    assert_nothing_held(engine)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "drawn"])
 def test_all_drafts_of_a_model_for_itself_are_right(make_drafting, temperature):
     engine = make_drafting()

@@ -291,15 +291,14 @@ def test_sequences_cost_as_many_tokens_of_the_bucket():
 
 
 @pytest.mark.parametrize("limits", [QuotaLimits(max_requests=3), QuotaLimits(rate=3.0)])
-@pytest.mark.parametrize("field", ["n", "best_of"])
-def test_more_sequences_than_a_quota_are_refused_for_good(limits, field):
+def test_more_sequences_than_a_quota_are_refused_for_good(limits):
     quotas = Quotas(limits)
-    asked = sequences_of(Request("a", sampling=Sampling(**{field: 4})))
+    asked = sequences_of(Request("a", sampling=Sampling(n=4)))
     with pytest.raises(RequestError) as error:
         quotas.acquire("ann", sequences=asked)
     assert error.value.reason is Reason.QUOTA_EXCEEDED
     assert error.value.retry_after_s is None
-    assert error.value.field == f"sampling.{field}"
+    assert error.value.field == "sampling.n"
     assert "quota tenant_" in error.value.message
     quotas.acquire("ann")
 

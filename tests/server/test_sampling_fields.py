@@ -34,7 +34,7 @@ FIELDS = {
 }
 """Of each field: what else is on, and a value that changes the answer."""
 
-OWN = {"temperature", "top_k", "top_p", "min_p", "seed", "n", "best_of"}
+OWN = {"temperature", "top_k", "top_p", "min_p", "seed", "n"}
 """Tested elsewhere."""
 
 

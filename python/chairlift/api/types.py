@@ -119,8 +119,6 @@ class Sampling:
     seed: int | None = None
     n: int = 1
     """Answers to one prompt, which is computed once. Answer i draws as one of any other number."""
-    best_of: int | None = None
-    """So many are drawn; the `n` with the highest total log probability come back at the end."""
     repetition_penalty: float | None = None
     """Makes tokens of prompt and output less likely; 1 is off."""
     presence_penalty: float | None = None
@@ -300,8 +298,6 @@ class Usage:
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
-    unsent_tokens: int = 0
-    """Of answers that `best_of` did not send; counted for the first answer alone."""
 
 
 class RequestState(StrEnum):

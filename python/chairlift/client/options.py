@@ -101,8 +101,6 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     """Allow more than one call."""
     skip_special_tokens: bool | None
     """Leave special tokens out of the text; None is True."""
-    best_of: int | None
-    """So many are drawn, and the `n` best come at the end."""
     token_ids: bool | None
     """Send token ids beside text."""
     logprobs: bool | int | None

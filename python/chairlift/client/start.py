@@ -54,7 +54,6 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
             min_p=given.number("min_p"),
             seed=given.integer("seed", 0, 2**64 - 1),
             n=given.count("n"),
-            best_of=given.count("best_of"),
             **{name: given.number(name) for name in _NUMBERS},
             dry_allowed_length=given.count("dry_allowed_length"),
             dry_sequence_breakers=given.text_list("dry_sequence_breakers"),
@@ -140,7 +139,7 @@ _NUMBERS: Final = (
 )
 _GROUPS: Final = {
     "sampling": (
-        *("temperature", "top_k", "top_p", "min_p", "seed", "n", "best_of", *_NUMBERS),
+        *("temperature", "top_k", "top_p", "min_p", "seed", "n", *_NUMBERS),
         *("dry_allowed_length", "dry_sequence_breakers", "dry_penalty_last_n"),
         *("logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words"),
     ),

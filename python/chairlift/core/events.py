@@ -97,9 +97,7 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
     """
     if isinstance(event, _core.TokensEvent):
         logprobs = None
-        if output.logprobs and event.kept is not None:
-            logprobs = _kept_logprobs(event.kept, output.candidates)
-        elif output.logprobs:
+        if output.logprobs:
             logprobs = sampled.of(event.sample_slot, len(event.token_ids), output.candidates)
         text = event.text if output.text else ""
         return Tokens(
@@ -118,7 +116,6 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
         account.prompt_tokens,
         account.cached_tokens,
         account.output_tokens,
-        account.unsent_tokens,
     )
     timeline = _timeline(account)
     if isinstance(event, _core.FailedEvent):
@@ -133,17 +130,6 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
         timeline=timeline,
         last=event.last,
     )
-
-
-def _kept_logprobs(
-    kept: tuple[list[float], list[int], int, list[int], list[float]], num_candidates: int
-) -> Logprobs:
-    logprobs, ranks, stride, ids, values = kept
-    if num_candidates == 0:
-        return Logprobs(logprobs, ranks)
-    pairs = list(zip(ids, values, strict=True))
-    lines = (pairs[i * stride : i * stride + num_candidates] for i in range(len(logprobs)))
-    return Logprobs(logprobs, ranks, list(lines))
 
 
 def _prompt_piece(

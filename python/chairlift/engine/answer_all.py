@@ -113,11 +113,11 @@ def _fill_queue(
         place, request = incoming.popleft()
         prepared = request if isinstance(request, Prepared) else engine.prepare(request)
         # A request that asks for more answers than there can be is refused, not kept waiting.
-        if room < prepared.num_sequences and drafts:
+        if room < prepared.num_answers and drafts:
             incoming.appendleft((place, prepared))
             break
         accepted = engine.add(prepared)
-        room -= prepared.num_sequences
+        room -= prepared.num_answers
         for index in range(prepared.num_answers):
             drafts[accepted.request_id, index] = AnswerBuilder(place, prepared.output)
     return bool(drafts)

@@ -114,8 +114,7 @@ class Core:
                     now,
                     prepared.prompt,
                     max_tokens=prepared.max_tokens,
-                    num_sequences=prepared.num_sequences,
-                    best=_best(prepared),
+                    num_sequences=prepared.num_answers,
                     min_tokens=prepared.min_tokens,
                     stop=prepared.stop,
                     stop_token_ids=prepared.stop_token_ids,
@@ -255,13 +254,6 @@ class RequestTable:
         """Return the requests that never had a row; some may have ended before they got one."""
         ids: list[int] = self._id_of_slot[~self._started & (self._id_of_slot >= 0)].tolist()
         return ids
-
-
-def _best(prepared: Prepared) -> tuple[int, int] | None:
-    """Return how many answers are sent, and their candidates, if not all are."""
-    if prepared.num_sequences == prepared.num_answers:
-        return None
-    return prepared.num_answers, prepared.output.candidates
 
 
 def _deadline(now: int, after_s: float | None) -> int | None:

@@ -215,8 +215,7 @@ class Stepper:
             if isinstance(outcome, list):
                 events = scheduler.fail(computed, step.number, outcome)
             else:
-                sampled = (outcome.tokens, outcome.logprobs, outcome.ranks, outcome.candidates)
-                events = scheduler.update(computed, step.number, *sampled)
+                events = scheduler.update(computed, step.number, outcome.tokens)
                 logprobs = SampledLogprobs(
                     outcome.logprobs, outcome.ranks, outcome.candidates, outcome.prompt
                 )

@@ -187,9 +187,9 @@ class RecordedScheduler:
             self._planned[step] = now, buffer[: plan_len(buffer)].copy()
         return step
 
-    def update(self, now: int, step: int, tokens: "_Buffer", *scores: Any) -> _core.Events:  # noqa: ANN401, passed on
+    def update(self, now: int, step: int, tokens: "_Buffer") -> _core.Events:
         """Update after a step, and record it."""
-        events = self._scheduler.update(now, step, tokens, *scores)
+        events = self._scheduler.update(now, step, tokens)
         self._note_step(step, now, events, failed=False)
         return events
 

@@ -222,22 +222,11 @@ class TraceWriter:
             if isinstance(event, _core.TokensEvent | _core.PromptEvent):
                 continue
             if isinstance(event, _core.FinishedEvent) and not event.last:
-                self._note_unsent(event)
                 yield self._end(self._live.pop((event.request_id, event.index)), event)
                 continue
-            if isinstance(event, _core.FinishedEvent):
-                self._note_unsent(event)
             for index in [index for request, index in self._live if request == event.request_id]:
                 live = self._live.pop((event.request_id, index))
                 yield self._end(live, event)
-
-    def _note_unsent(self, event: _core.FinishedEvent) -> None:
-        """Deal the tokens of unsent answers out to these: which had how many is lost."""
-        num_unsent = event.account.unsent_tokens
-        if num_unsent:
-            answers = [live for live in self._answers(event.request_id) if not live.num_output]
-            for live in answers:
-                live.num_output = num_unsent // len(answers)
 
     def _end(self, live: _Live, event: _core.FinishedEvent | _core.FailedEvent) -> str:
         account = event.account

@@ -76,12 +76,6 @@ pub enum StepError {
     UnknownStep(u64),
     #[error("sampled {got} tokens, expected one for each of the {expected} sample slots")]
     WrongSamples { expected: usize, got: usize },
-    #[error("{name}: expected none, or {expected} for the sample slots, got {got}")]
-    WrongScores {
-        name: &'static str,
-        expected: usize,
-        got: usize,
-    },
 }
 
 /// An invariant does not hold: a bug, never a user's fault.

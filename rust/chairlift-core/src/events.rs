@@ -5,7 +5,6 @@ use std::ops::Range;
 use crate::{
     answer::{Field, Fields},
     ids::{Nanos, RequestId},
-    kept::Kept,
     queue::WaitTimes,
 };
 
@@ -75,8 +74,6 @@ pub enum EventKind {
         /// Where the step has the log probabilities of its tokens, but for the first of a prompt; empty without.
         scores: Range<usize>,
     },
-    /// All output of an answer that was kept to its end; which of [`Events::kept`].
-    Kept(usize),
     /// Nothing follows for the answer; which of [`Events::ends`] says why.
     Ended(usize),
 }
@@ -100,7 +97,6 @@ pub struct Events {
     pub field_text: String,
     pub tokens: Vec<i32>,
     pub ends: Vec<End>,
-    pub kept: Vec<Kept>,
 }
 
 impl Events {
@@ -111,7 +107,6 @@ impl Events {
         self.field_text.clear();
         self.tokens.clear();
         self.ends.clear();
-        self.kept.clear();
     }
 
     pub(crate) fn end(
@@ -127,20 +122,6 @@ impl Events {
             stats,
             last,
         });
-        self.list.push(Event {
-            request,
-            index,
-            kind,
-        });
-    }
-
-    /// Records output that was kept, if there is any.
-    pub(crate) fn kept(&mut self, (request, index): (RequestId, u32), kept: Kept) {
-        if kept.tokens.is_empty() && kept.text.is_empty() {
-            return;
-        }
-        let kind = EventKind::Kept(self.kept.len());
-        self.kept.push(kept);
         self.list.push(Event {
             request,
             index,
@@ -221,8 +202,6 @@ pub struct RequestStats {
     /// Of the prompt, found in the prefix cache at the first admission.
     pub cached_tokens: usize,
     pub output_tokens: usize,
-    /// Of answers that best-of did not send.
-    pub unsent_tokens: usize,
     pub arrival: Nanos,
     pub first_scheduled: Option<Nanos>,
     pub first_token: Option<Nanos>,

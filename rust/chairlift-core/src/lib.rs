@@ -16,13 +16,11 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
-mod best_of;
 mod config;
 pub mod cost_model;
 mod error;
 pub mod events;
 mod ids;
-mod kept;
 mod kv_cache;
 mod new_request;
 pub mod plan;
@@ -40,9 +38,8 @@ pub use config::{Config, KvGroup};
 pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, Violation};
 pub use events::RequestStats;
 pub use ids::{Nanos, RequestId, Row, Slot};
-pub use kept::{Kept, SampleScores};
 pub use kv_cache::{Adapter, Namespace};
-pub use new_request::{BestOptions, NewRequest};
+pub use new_request::NewRequest;
 pub use prompt_output::PromptOptions;
 pub use queue::{ABSENCE, PATIENCE, PRIORITY_LEVEL, WaitCause, WaitTimes};
 pub use scheduler::{Load, Scheduler};

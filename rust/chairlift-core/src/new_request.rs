@@ -13,8 +13,6 @@ pub struct NewRequest {
     pub prompt: Vec<i32>,
     /// Sequences, each with a row of its own and numbered from 0.
     pub num_sequences: usize,
-    /// So many of the sequences are sent, the best of all; None sends all, as they grow.
-    pub best: Option<BestOptions>,
     /// Output tokens of a sequence, at most what the context leaves.
     pub max_tokens: usize,
     /// No stop is looked for before this many output tokens.
@@ -48,22 +46,12 @@ pub struct NewRequest {
     pub turn_delay: Nanos,
 }
 
-/// What best-of sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BestOptions {
-    /// Sequences.
-    pub num_sent: usize,
-    /// Candidates of each token.
-    pub num_candidates: usize,
-}
-
 impl NewRequest {
     /// A request with every option at its default.
     pub fn new(prompt: Vec<i32>, max_tokens: usize) -> Self {
         Self {
             prompt,
             num_sequences: 1,
-            best: None,
             max_tokens,
             min_tokens: 0,
             stop_token_ids: Vec::new(),

@@ -4,7 +4,6 @@ use crate::{
     answer::Fields,
     events::{EndReason, RequestStats},
     ids::{Nanos, RequestId, Row, Slot, Tenant},
-    kept::Kept,
     kv_cache::BlockTable,
     new_request::NewRequest,
     prompt_output::PromptOutput,
@@ -92,8 +91,6 @@ pub(crate) struct Request {
     pub(crate) owner: RequestId,
     pub(crate) index: u32,
     pub(crate) tenant: Tenant,
-    /// Its output, if that is not sent before all sequences of its request have ended, and its candidates.
-    pub(crate) kept: Option<Box<Kept>>,
     /// What is left to send of its prompt; none once all is sent, or if it is not asked for.
     pub(crate) prompt: Option<Box<PromptOutput>>,
     /// The index of its tokens, from its first output token on.
@@ -112,7 +109,6 @@ pub(crate) struct Request {
     /// Where they come from, and how often those of each proposer but the lookup are right.
     pub(crate) proposer: Proposer,
     pub(crate) acceptance: [Acceptance; 2],
-    pub(crate) num_kept_candidates: usize,
     /// Computed tokens that a preemption or a failed step threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
     /// How often it gave its row up to another request: the next victim is another one, if there is one.
@@ -174,8 +170,6 @@ impl Request {
             num_siblings: 0,
             is_paused: false,
             credit_is_final: false,
-            kept: new.best.map(|_| Box::default()),
-            num_kept_candidates: new.best.map_or(0, |best| best.num_candidates),
             prompt: PromptOutput::new(new.prompt_output, &new.text),
             credit_end: new
                 .credit

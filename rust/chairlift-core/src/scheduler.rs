@@ -55,7 +55,6 @@ pub use self::{
 };
 pub use crate::ids::StepId;
 use crate::{
-    best_of::BestOf,
     config::Config,
     cost_model::{CostModel, Work},
     error::ConfigError,
@@ -105,8 +104,6 @@ pub struct Scheduler {
     num_with_parent: usize,
     /// The sequences that have not ended of each request with several, in order.
     groups: HashMap<RequestId, Vec<Slot>>,
-    /// What has ended of requests whose best answers alone are sent.
-    best_of: HashMap<RequestId, BestOf>,
     num_waiting_tokens: usize,
     wait_clock: WaitClock,
     /// In order of admission: the youngest last.
@@ -158,7 +155,6 @@ impl Scheduler {
             num_suspended: 0,
             num_with_parent: 0,
             groups: HashMap::new(),
-            best_of: HashMap::new(),
             num_waiting_tokens: 0,
             wait_clock: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),

@@ -74,25 +74,14 @@ pub(crate) struct Output<'a> {
 impl<'a> Output<'a> {
     /// What an event says, if it is about tokens.
     pub(crate) fn of(event: &Event, events: &'a Events, scores: Scores<'a>) -> Option<Self> {
-        let (text, fields, tokens, sample_slot) = match &event.kind {
-            EventKind::Tokens {
-                text,
-                fields,
-                tokens,
-                sample_slot,
-            } => (text, fields, tokens, sample_slot),
-            EventKind::Kept(kept) => {
-                let kept = &events.kept[*kept];
-                let scores = Scores {
-                    logprobs: &kept.logprobs,
-                    ranks: &kept.ranks,
-                    stride: kept.stride,
-                    candidate_ids: &kept.candidate_ids,
-                    candidate_logprobs: &kept.candidate_logprobs,
-                };
-                return Some(scores.output(&kept.text, &kept.tokens, 0..kept.tokens.len()));
-            }
-            _ => return None,
+        let EventKind::Tokens {
+            text,
+            fields,
+            tokens,
+            sample_slot,
+        } = &event.kind
+        else {
+            return None;
         };
         let samples = *sample_slot..sample_slot + tokens.len();
         let (text, tokens) = (&events.text[text.clone()], &events.tokens[tokens.clone()]);

@@ -63,7 +63,6 @@ fn outboxes() -> Outboxes {
 fn step(text: &str, tokens: &[i32]) -> Events {
     Events {
         ends: Vec::new(),
-        kept: Vec::new(),
         list: vec![Event {
             request: RequestId(5),
             index: 0,

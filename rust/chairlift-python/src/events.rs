@@ -25,11 +25,7 @@ pub(crate) struct TokensEvent {
     tool_calls: Vec<(u32, String, String, String)>,
     token_ids: Vec<i32>,
     sample_slot: usize,
-    kept: Option<KeptScores>,
 }
-
-/// The scores of output that was kept: log probabilities, ranks, candidates per token, their ids and log probabilities.
-type KeptScores = (Vec<f32>, Vec<i32>, usize, Vec<i32>, Vec<f32>);
 
 /// A piece of a prompt.
 #[pyclass(module = "chairlift._core", frozen, get_all)]
@@ -49,7 +45,6 @@ pub(crate) struct Account {
     prompt_tokens: usize,
     cached_tokens: usize,
     output_tokens: usize,
-    unsent_tokens: usize,
     arrival: u64,
     first_scheduled: Option<u64>,
     first_token: Option<u64>,
@@ -194,7 +189,6 @@ impl Events {
                     tool_calls,
                     token_ids: self.inner.tokens[tokens.clone()].to_vec(),
                     sample_slot: *sample_slot,
-                    kept: None,
                 };
                 Ok(Py::new(py, event)?.into_any())
             }
@@ -211,26 +205,6 @@ impl Events {
                     token_ids: self.inner.tokens[tokens.clone()].to_vec(),
                     score_slot: scores.start,
                     num_scores: scores.len(),
-                };
-                Ok(Py::new(py, event)?.into_any())
-            }
-            EventKind::Kept(kept) => {
-                let kept = &self.inner.kept[*kept];
-                let event = TokensEvent {
-                    request_id,
-                    index,
-                    text: kept.text.clone(),
-                    reasoning: String::new(),
-                    tool_calls: Vec::new(),
-                    token_ids: kept.tokens.clone(),
-                    sample_slot: 0,
-                    kept: Some((
-                        kept.logprobs.clone(),
-                        kept.ranks.clone(),
-                        kept.stride,
-                        kept.candidate_ids.clone(),
-                        kept.candidate_logprobs.clone(),
-                    )),
                 };
                 Ok(Py::new(py, event)?.into_any())
             }
@@ -278,7 +252,6 @@ impl From<&chairlift_core::RequestStats> for Account {
             prompt_tokens: stats.prompt_tokens,
             cached_tokens: stats.cached_tokens,
             output_tokens: stats.output_tokens,
-            unsent_tokens: stats.unsent_tokens,
             arrival: stats.arrival,
             first_scheduled: stats.first_scheduled,
             first_token: stats.first_token,

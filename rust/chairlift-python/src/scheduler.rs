@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chairlift_core::{
-    Adapter, BestOptions, Config, KvGroup, Namespace, NewRequest, PromptOptions, RequestId,
+    Adapter, Config, KvGroup, Namespace, NewRequest, PromptOptions, RequestId,
     plan::Plan,
     policy::Policy,
     scheduler::{self, Change, Next, Schedule, StepId, Stopping},
@@ -14,12 +14,10 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
     answer::AnswerParser,
-    candidates::Candidates,
     drafts::{self, Drafts, Undrafted},
     error,
     events::{Buffers, Events, end_reason},
     load::Load,
-    scoring::sample_scores,
     text::{StopRegex, TokenTable},
     waits::Waiting,
 };
@@ -144,7 +142,7 @@ impl Scheduler {
         skip_special_tokens = true, tenant = String::new(), salt = String::new(),
         cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
         deadline = None, credit = None, priority = 0, adapter = (0, 0), echo = false,
-        prompt_logprobs = false, best = None, end_ids = vec![], stop_regex = None,
+        prompt_logprobs = false, end_ids = vec![], stop_regex = None,
         parser = None, turn_delay = 0))]
     #[expect(
         clippy::too_many_arguments,
@@ -176,7 +174,6 @@ impl Scheduler {
         adapter: (u32, u64),
         echo: bool,
         prompt_logprobs: bool,
-        best: Option<(usize, usize)>,
         end_ids: Vec<i32>,
         stop_regex: Option<PyRef<'_, StopRegex>>,
         parser: Option<PyRef<'_, AnswerParser>>,
@@ -192,10 +189,6 @@ impl Scheduler {
         let new = NewRequest {
             prompt,
             num_sequences,
-            best: best.map(|(num_sent, num_candidates)| BestOptions {
-                num_sent,
-                num_candidates,
-            }),
             max_tokens,
             min_tokens,
             stop_token_ids,
@@ -338,22 +331,11 @@ impl Scheduler {
         }
     }
 
-    #[pyo3(signature = (now, step, tokens, logprobs = None, ranks = None, candidates = None))]
     #[expect(clippy::needless_pass_by_value, reason = "of the Python method")]
-    fn update(
-        &mut self,
-        now: u64,
-        step: u64,
-        tokens: Tensor,
-        logprobs: Option<Tensor>,
-        ranks: Option<Tensor>,
-        candidates: Option<&Candidates>,
-    ) -> PyResult<Events> {
-        let (logprobs, ranks) = (logprobs.as_ref(), ranks.as_ref());
+    fn update(&mut self, now: u64, step: u64, tokens: Tensor) -> PyResult<Events> {
         let mut borrows = Borrows::default();
         let tokens = borrows.slice::<i32>("tokens", &tokens)?;
-        let scores = sample_scores(&mut borrows, logprobs, ranks, candidates)?;
-        let updated = self.inner.update_scored(now, StepId(step), tokens, scores);
+        let updated = self.inner.update(now, StepId(step), tokens);
         updated.map_err(error::step)?;
         Ok(self.take_events())
     }

@@ -1,12 +1,10 @@
-//! Log probabilities: of tokens that are known, as those of a prompt, and of what a step samples.
+//! Log probabilities of tokens that are known, as those of a prompt.
 
-use chairlift_core::SampleScores;
 use chairlift_kernels::sampling::score::{self, TokenScores};
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyArithmeticError, prelude::*};
 
 use crate::{
-    candidates::Candidates,
     kernels::numel,
     recording::{Argument, Call, call},
 };
@@ -77,28 +75,6 @@ pub(crate) fn score_tokens(
         candidate_logprobs,
     };
     call(py, score)
-}
-
-/// What a step says about its sample slots, as far as it does.
-pub(crate) fn sample_scores<'a>(
-    borrows: &mut Borrows,
-    logprobs: Option<&'a Tensor>,
-    ranks: Option<&'a Tensor>,
-    candidates: Option<&'a Candidates>,
-) -> PyResult<SampleScores<'a>> {
-    let mut scores = SampleScores::default();
-    if let Some(logprobs) = logprobs {
-        scores.logprobs = borrows.slice("logprobs", logprobs)?;
-    }
-    if let Some(ranks) = ranks {
-        scores.ranks = borrows.slice("ranks", ranks)?;
-    }
-    if let Some(candidates) = candidates {
-        scores.stride = candidates.inner.stride;
-        scores.candidate_ids = &candidates.inner.ids;
-        scores.candidate_logprobs = &candidates.inner.logprobs;
-    }
-    Ok(scores)
 }
 
 /// Registers the function of this file with the module.

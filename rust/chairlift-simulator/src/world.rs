@@ -361,7 +361,6 @@ impl World {
                     self.tally.add(Sight::PromptScores, scored.len() as u64);
                     self.clients[index].take_prompt(*offset, tokens, scored, index)?;
                 }
-                EventKind::Kept(_) => return Err("output is kept that nothing asks for".into()),
                 EventKind::Ended(end) => self.end(index, &events.ends[*end])?,
             }
         }

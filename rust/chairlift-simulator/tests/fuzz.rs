@@ -9,8 +9,7 @@ use std::sync::{
 
 use bolero::{check, generator::*};
 use chairlift_core::{
-    Adapter, BestOptions, Config, KvGroup, Namespace, NewRequest, PromptOptions, RefusalReason,
-    Scheduler,
+    Adapter, Config, KvGroup, Namespace, NewRequest, PromptOptions, RefusalReason, Scheduler,
     events::Events,
     plan::Plan,
     policy::Policy,
@@ -83,10 +82,6 @@ fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft)
             3 => 3,
             _ => 1,
         },
-        best: (priority % 16 == 3).then_some(BestOptions {
-            num_sent: 2,
-            num_candidates: 1,
-        }),
         max_tokens,
         min_tokens,
         stop_token_ids: stops.0,

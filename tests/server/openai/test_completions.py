@@ -82,17 +82,13 @@ async def test_an_echo_begins_with_the_prompt(api):
         assert tokens == [choice.logprobs.token_logprobs for choice in echoed]
 
 
-async def test_the_best_of_several_comes_back(api):
+async def test_best_of_as_many_as_are_sent_changes_nothing(api):
     async with api() as served:
-        fields = {"temperature": 1.0, "seed": 7, "logprobs": 0}
-        every = await complete(served, "one", n=4, **fields)
-        totals = [sum(choice.logprobs.token_logprobs) for choice in every.choices]
-        best = max(range(4), key=totals.__getitem__)
-        (found,) = (await complete(served, "one", best_of=4, **fields)).choices
-        assert found.text == every.choices[best].text
-        assert found.logprobs == every.choices[best].logprobs
-        usage = (await complete(served, "one", best_of=4, **fields)).usage
-        assert usage.completion_tokens == every.usage.completion_tokens
+        fields = {"temperature": 1.0, "seed": 7, "n": 2}
+        plain = await complete(served, "one", **fields)
+        for best_of in (2, None):
+            found = await complete(served, "one", **fields, best_of=best_of)
+            assert [c.text for c in found.choices] == [c.text for c in plain.choices]
 
 
 async def test_an_echo_may_be_all_that_is_shown(api):
@@ -120,7 +116,7 @@ async def test_an_echo_may_be_all_that_is_shown(api):
         ({"prompt": [5, "a"]}, "prompt"),
         ({"prompt": [100_000]}, "prompt"),
         ({"prompt": "a", "best_of": 2, "n": 3}, "best_of"),
-        ({"prompt": "a", "best_of": 2, "stream": True}, "best_of"),
+        ({"prompt": "a", "best_of": 2}, "best_of"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
         ({"prompt": "a", "logprobs": 9}, "logprobs"),
         ({"prompt": ["a"] * 1025}, "prompt"),

@@ -68,8 +68,6 @@ class Prepared:
     credit: int | None = None
     """None is no limit."""
     num_answers: int = 1
-    num_sequences: int = 1
-    """Of which the best answers come back, if they are more."""
     adapter: AdapterUse | None = None
     pooled: Pooled | None = field(default=None, repr=False)
     """Where the result goes, of a request that ends with its prompt."""

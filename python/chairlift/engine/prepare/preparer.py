@@ -7,7 +7,7 @@ state that changes, so that any thread may call it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from chairlift import _core
 from chairlift.api import chats, checks
@@ -48,7 +48,6 @@ class _Checked:
     times: Times
     credit: int | None
     num_answers: int
-    num_sequences: int
     num_kept: int | None
     """Tokens of the prompt that are kept; None is all."""
     adapter: AdapterUse | None
@@ -123,8 +122,6 @@ class Preparer:
         # The prompt comes last, because tokenizing costs more than all the rest.
         encoded = self._prompt(request, checked)
         prompt, source = encoded.ids, encoded.source
-        if encoded.parser is not None and checked.num_sequences > checked.num_answers:
-            _refuse_best_of("reasoning or function calls as fields")
         stopping = self._stopping.conditions(request.stopping, checked.stops, len(prompt))
         return Prepared(
             prompt=prompt,
@@ -140,7 +137,6 @@ class Preparer:
             tenant=request.tenant,
             credit=checked.credit,
             num_answers=checked.num_answers,
-            num_sequences=checked.num_sequences,
             adapter=checked.adapter,
             grammar=self._compiled(request, source),
             end_ids=() if source is None else self._constraints.end_ids,
@@ -226,9 +222,6 @@ class Preparer:
         sampling = with_candidates(self._sampling.prepare(request.sampling), output)
         most = self._limits.max_answers
         num_answers = checks.integer(request.sampling.n, "sampling.n", 1, most)
-        num_sequences, best_of = num_answers, request.sampling.best_of
-        if best_of is not None:
-            num_sequences = checks.integer(best_of, "sampling.best_of", num_answers, most)
         stops = self._stopping.stops(request.stopping)
         times = self._times(request.schedule)
         credit = request.credit
@@ -248,11 +241,9 @@ class Preparer:
         elif not request.pooling.truncate_end:
             check_input_size(request.prompt, self._limits.pooling, self._limits.text)
         asked = request.constraint
-        if asked is not None and num_sequences > num_answers:
-            _refuse_best_of("a constraint")
         constraint = None if asked is None else self._constraints.check(asked)
         return _Checked(
-            *(sampling, stops, times, credit, num_answers, num_sequences, keep, adapter),
+            *(sampling, stops, times, credit, num_answers, keep, adapter),
             constraint,
         )
 
@@ -385,8 +376,3 @@ def _is_sequence(prompt: object) -> bool:
 def _first(*values: _T | None) -> _T:
     """Return the first value that is set."""
     return next(value for value in values if value is not None)
-
-
-def _refuse_best_of(what: str) -> NoReturn:
-    message = f"sampling.best_of: not supported with {what}"
-    raise RequestError(Reason.UNSUPPORTED, message, field="sampling.best_of")

@@ -96,7 +96,6 @@ class LiveRequest(Handle):
             before.prompt_tokens + usage.prompt_tokens,
             before.cached_tokens + usage.cached_tokens,
             before.output_tokens + usage.output_tokens,
-            before.unsent_tokens + usage.unsent_tokens,
         )
 
 

@@ -131,7 +131,7 @@ class Requests:
             lease = self._server.quotas.acquire(self._tenant, self._connection, asked)
             undo.callback(lease.release)
             prepared = await engine.prepare(request, self._connection)
-            lease.reserve(len(prepared.prompt), prepared.num_sequences)
+            lease.reserve(len(prepared.prompt), prepared.num_answers)
             slot = self._server.backlog.admit(
                 self._tenant, prepared.times.start_within_s, suspended=request.credit == 0
             )

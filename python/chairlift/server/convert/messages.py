@@ -312,7 +312,6 @@ def _usage(usage: types.Usage) -> pb.Usage:
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         output_tokens=usage.output_tokens,
-        unsent_tokens=usage.unsent_tokens,
     )
 
 

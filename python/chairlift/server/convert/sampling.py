@@ -34,7 +34,6 @@ def to_sampling(sampling: pb.Sampling) -> types.Sampling:
         min_p=optional(sampling, "min_p", None),
         seed=optional(sampling, "seed", None),
         n=optional(sampling, "n", 1),
-        best_of=optional(sampling, "best_of", None),
         repetition_penalty=optional(sampling, "repetition_penalty", None),
         presence_penalty=optional(sampling, "presence_penalty", None),
         frequency_penalty=optional(sampling, "frequency_penalty", None),

@@ -58,11 +58,7 @@ ONE: Final = Sequences()
 
 def sequences_of(request: types.Request) -> Sequences:
     """Return the sequences of a request; a number that is no number counts as one."""
-    sampling = request.sampling
-    best_of = _number(sampling.best_of)
-    if best_of > _number(sampling.n):
-        return Sequences(best_of, "sampling.best_of", "best_of")
-    return Sequences(_number(sampling.n))
+    return Sequences(_number(request.sampling.n))
 
 
 def _number(value: object) -> int:

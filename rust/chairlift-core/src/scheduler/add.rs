@@ -2,11 +2,10 @@
 
 use super::Scheduler;
 use crate::{
-    best_of::BestOf,
     cost_model::Work,
     error::{Refusal, RefusalReason},
     ids::{Nanos, RequestId, Slot},
-    new_request::{BestOptions, NewRequest},
+    new_request::NewRequest,
     request::{Origin, ROOM_AHEAD, Request, State, add_credit},
 };
 
@@ -38,8 +37,7 @@ impl Scheduler {
         let table = self.kv.new_table(&new.namespace, num_tokens);
         let tenant = self.queue.shares.enter(&new.namespace.tenant);
         let start_by = self.start_by(new.prompt.len(), new.queue_deadline, new.first_token_by);
-        let (credit, best) = (new.credit, new.best);
-        let num_prompt = new.prompt.len();
+        let (credit, num_prompt) = (new.credit, new.prompt.len());
         let mut parent = Request::new(request, now, new, self.max_context_len, table, tenant);
         parent.start_by = start_by;
         parent.num_siblings = slots.len() - 1;
@@ -61,9 +59,6 @@ impl Scheduler {
             (sibling.state, sibling.prompt) = (State::WithParent, None);
             self.queue.shares.enter_again(tenant);
             self.requests[slots[index] as usize] = Some(sibling);
-        }
-        if let Some(best) = best {
-            self.best_of.insert(request, BestOf::new(best.num_sent));
         }
         if slots.len() > 1 {
             self.num_with_parent += slots.len() - 1;
@@ -117,14 +112,6 @@ impl Scheduler {
         if !(1..=most).contains(&new.num_sequences) {
             let got = new.num_sequences;
             return bad("sampling.n", format!("expected 1 to {most}, got {got}"));
-        }
-        let is_best = |best: BestOptions| (1..=new.num_sequences).contains(&best.num_sent);
-        if !new.best.is_none_or(is_best) {
-            let got = new.num_sequences;
-            return bad(
-                "sampling.best_of",
-                format!("expected at least n and n at least 1, got {got}"),
-            );
         }
         if num_prompt == 0 {
             return bad("prompt", "expected at least one token, got none".into());

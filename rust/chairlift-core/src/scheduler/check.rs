@@ -52,12 +52,6 @@ impl Scheduler {
     }
 
     fn check_groups(&self) -> Result<(), Violation> {
-        for owner in self.best_of.keys() {
-            let sequences = self.requests.iter().flatten();
-            let mut live = sequences.filter(|it| it.is_live() && it.owner == *owner);
-            let is_kept = live.next().is_some_and(|it| it.kept.is_some());
-            ensure!(is_kept, "the best of {} are kept for no sequence", owner.0);
-        }
         let sequences = self.requests.iter().flatten().filter(|r| r.is_live());
         for sequence in sequences {
             let id = sequence.id.0;

@@ -2,10 +2,8 @@
 
 use super::{Scheduler, live};
 use crate::{
-    best_of::Ended,
     events::{EndReason, Failure, RequestStats},
     ids::{Nanos, RequestId, Slot},
-    kept::Kept,
     request::State,
 };
 
@@ -42,16 +40,12 @@ impl Scheduler {
     pub(super) fn end_early(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
         let request = live(&mut self.requests, slot);
         if !matches!(reason, EndReason::Failed(_)) {
-            if let Some(kept) = &mut request.kept {
-                request.text.finish(&self.token_table, &mut kept.text);
-            } else {
-                let start = self.events.text.len();
-                request
-                    .text
-                    .finish(&self.token_table, &mut self.events.text);
-                let (key, fields) = (request.event_key(), request.fields.as_deref_mut());
-                self.events.tokens(key, start, fields, true, &[], 0);
-            }
+            let start = self.events.text.len();
+            request
+                .text
+                .finish(&self.token_table, &mut self.events.text);
+            let (key, fields) = (request.event_key(), request.fields.as_deref_mut());
+            self.events.tokens(key, start, fields, true, &[], 0);
         }
         self.end(now, slot, reason);
     }
@@ -63,12 +57,8 @@ impl Scheduler {
         if !matches!(reason, EndReason::Failed(_)) {
             let unspent = request.unspent_credit();
             let ends_all = matches!(reason, EndReason::Cancelled | EndReason::TimeLimit);
-            let kept = request.kept.take();
             let (stats, last) = self.close(now, slot);
-            match kept {
-                Some(kept) => self.end_kept(answer, *kept, reason, stats, last),
-                None => self.events.end(answer, reason, stats, last),
-            }
+            self.events.end(answer, reason, stats, last);
             if !last && !ends_all {
                 let others = self.sequences(owner);
                 self.deal_credit(&others, unspent);
@@ -83,12 +73,6 @@ impl Scheduler {
         let mut stats = live(&mut self.requests, slot).stats;
         (stats.prompt_tokens, stats.cached_tokens) = (0, 0);
         stats.finished = now;
-        let ended_before = self.best_of.remove(&owner);
-        for ended in ended_before.iter().flat_map(|best_of| &best_of.ended) {
-            stats.prompt_tokens += ended.stats.prompt_tokens;
-            stats.cached_tokens += ended.stats.cached_tokens;
-            stats.output_tokens += ended.stats.output_tokens;
-        }
         for other in sequences {
             let ended = self.close(now, other).0;
             stats.prompt_tokens += ended.prompt_tokens;
@@ -99,28 +83,6 @@ impl Scheduler {
             }
         }
         self.events.end((owner, 0), reason, stats, true);
-    }
-
-    /// Keeps the end of a sequence until the last one of its request ends; then the best are sent.
-    fn end_kept(
-        &mut self,
-        (owner, index): (RequestId, u32),
-        kept: Kept,
-        reason: EndReason,
-        stats: RequestStats,
-        last: bool,
-    ) {
-        let best_of = self.best_of.get_mut(&owner);
-        let best_of = best_of.expect("invariant: a live request with kept output is listed");
-        best_of.ended.push(Ended {
-            index,
-            kept,
-            reason,
-            stats,
-        });
-        if last && let Some(best_of) = self.best_of.remove(&owner) {
-            best_of.send(owner, &mut self.events);
-        }
     }
 
     /// Ends a sequence without an event, and releases what no step in flight names; returns its stats, and whether it is the

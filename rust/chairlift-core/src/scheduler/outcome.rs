@@ -5,7 +5,6 @@ use crate::{
     error::StepError,
     events::{EndReason, Failure},
     ids::{Nanos, RequestId, Slot, StepId},
-    kept::SampleScores,
     queue::OUTPUT_COST,
     request::Request,
 };
@@ -26,39 +25,24 @@ struct Samples<'a> {
     tokens: &'a [i32],
     /// Where the step has the first of them.
     first_slot: usize,
-    /// Of the step.
-    scores: SampleScores<'a>,
 }
 
 impl Scheduler {
-    /// Ends a step that succeeded: `sampled` has a token for each of its sample slots; one outside of the vocabulary
-    /// fails the request, [`NO_TOKEN_LEFT`] and [`TOO_COMPLEX`] by what they say, others because the logits were not finite. What is sampled after a draft counts if all drafts up to it are what was
-    /// sampled before them.
+    /// Ends a step that succeeded: `sampled` has a token for each of its sample slots.
+    ///
+    /// A token outside of the vocabulary fails the request: [`NO_TOKEN_LEFT`] and [`TOO_COMPLEX`] by what they say,
+    /// others because the logits were not finite. What is sampled after a draft counts if all drafts up to it are what
+    /// was sampled before them.
     ///
     /// # Errors
     /// If the step is not the oldest in flight, or `sampled` does not fit it; then nothing has changed.
     pub fn update(&mut self, now: Nanos, step: StepId, sampled: &[i32]) -> Result<(), StepError> {
-        self.update_scored(now, step, sampled, SampleScores::default())
-    }
-
-    /// The same, with what the step says about its sample slots: it decides which answers are the best.
-    ///
-    /// # Errors
-    /// As `update`, and if a list of the scores does not fit the sample slots.
-    pub fn update_scored(
-        &mut self,
-        now: Nanos,
-        step: StepId,
-        sampled: &[i32],
-        scores: SampleScores<'_>,
-    ) -> Result<(), StepError> {
         let items = &self.check_oldest(step)?.items;
         let expected: usize = items.iter().map(|item| item.num_samples as usize).sum();
         if sampled.len() != expected {
             let got = sampled.len();
             return Err(StepError::WrongSamples { expected, got });
         }
-        scores.check(expected)?;
         let oldest = self.in_flight.pop_front();
         let step = oldest.ok_or(StepError::UnknownStep(step.0))?;
         let began = step.planned_at.max(self.last_update);
@@ -70,7 +54,6 @@ impl Scheduler {
             let samples = Samples {
                 tokens: &sampled[first_slot..end],
                 first_slot,
-                scores,
             };
             self.complete(now, item, samples, first_score);
             first_slot = end;
@@ -160,18 +143,10 @@ impl Scheduler {
 
     /// Appends sampled tokens to a request, up to the one that ends it.
     fn accept(&mut self, now: Nanos, slot: Slot, samples: Samples<'_>, has_drafts: bool) {
-        let Samples {
-            tokens,
-            first_slot,
-            scores,
-        } = samples;
+        let Samples { tokens, first_slot } = samples;
         let request = live(&mut self.requests, slot);
         let text_start = self.events.text.len();
-        let mut kept = request.kept.take();
-        let out = match &mut kept {
-            Some(kept) => &mut kept.text,
-            None => &mut self.events.text,
-        };
+        let out = &mut self.events.text;
         let mut end = None;
         let mut num_taken = 0;
         while end.is_none() && num_taken < tokens.len() {
@@ -191,15 +166,10 @@ impl Scheduler {
             end = Some(EndReason::StopString(request.text.stop(stop).to_owned()));
         }
         let taken = &tokens[..num_taken];
-        if let Some(kept) = &mut kept {
-            kept.add(taken, scores, first_slot, request.num_kept_candidates);
-        } else {
-            let (key, fields) = (request.event_key(), request.fields.as_deref_mut());
-            let is_end = end.is_some();
-            self.events
-                .tokens(key, text_start, fields, is_end, taken, first_slot);
-        }
-        request.kept = kept;
+        let (key, fields) = (request.event_key(), request.fields.as_deref_mut());
+        let is_end = end.is_some();
+        self.events
+            .tokens(key, text_start, fields, is_end, taken, first_slot);
         if self.config.prompt_lookup && end.is_none() {
             request.index_tokens();
         }

@@ -104,7 +104,7 @@ impl World {
                     let mut tokens = events.tokens[tokens].iter();
                     assert!(tokens.all(|&token| token == event.index as i32));
                 }
-                EventKind::Prompt { .. } | EventKind::Kept(_) => unreachable!("none is wanted"),
+                EventKind::Prompt { .. } => unreachable!("none is wanted"),
                 EventKind::Ended(end) => {
                     let end = &events.ends[end];
                     let bill = (end.stats.prompt_tokens, end.stats.output_tokens);

@@ -3,7 +3,6 @@
 mod answer;
 mod answer_values;
 mod answers;
-mod best_of;
 mod changes;
 mod draft_model;
 mod drafts;

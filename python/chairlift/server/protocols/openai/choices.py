@@ -42,7 +42,7 @@ class UsageSum:
         """Add an answer's; the prompt counts for the first of a request alone."""
         self.prompt += usage.prompt_tokens
         self.cached += usage.cached_tokens
-        self.output += usage.output_tokens + usage.unsent_tokens if has_output else 0
+        self.output += usage.output_tokens if has_output else 0
 
     def object(self) -> dict[str, Any]:
         """Return the object of the API."""

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from chairlift.api import types
@@ -10,7 +9,7 @@ from chairlift.api.checks import at_most, bad, is_list
 from chairlift.server.protocols.names import Names
 from chairlift.server.protocols.openai import parts, rules
 from chairlift.server.protocols.openai.choices import ChoicesAnswer, ChoicesStream, Form
-from chairlift.server.protocols.openai.fields import Fields, unsupported
+from chairlift.server.protocols.openai.fields import Fields
 from chairlift.server.protocols.openai.formats import chat_format
 from chairlift.server.protocols.openai.job import Job
 from chairlift.server.protocols.openai.logprobs import TokenTexts
@@ -38,10 +37,9 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
     body.refuse_unless_neutral(rules.NEUTRAL)
     body.drop(*rules.IGNORED_OF_COMPLETIONS)
     constraint, constraint_names = chat_format(body)
-    sampling = replace(parts.sampling(body), best_of=body.take("best_of"))
+    sampling = parts.sampling(body)
     num = parts.num_answers(sampling)
-    if stream and sampling.best_of not in (None, num):
-        raise unsupported("best_of", "only without stream")
+    body.refuse_unless("best_of", num)
     max_tokens = body.take("max_tokens")
     # The engine has no request without output: one token is drawn, and not shown.
     is_prompt_alone = echo and max_tokens == 0 and not isinstance(max_tokens, bool)

@@ -271,9 +271,6 @@ impl Driver {
                     outcome.prompt_text.push_str(&events.text[text.clone()]);
                     outcome.num_scores += scores.len();
                 }
-                EventKind::Kept(kept) => {
-                    outcome.tokens.extend_from_slice(&events.kept[*kept].tokens);
-                }
                 EventKind::Ended(end) => outcome.end = Some(events.ends[*end].reason.clone()),
             }
         }
