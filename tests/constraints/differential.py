@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from chairlift import _core
 from chairlift.api.errors import RequestError
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
@@ -55,6 +56,8 @@ class Verdict:
 
     num_compiled: int = 0
     num_judged: int = 0
+    num_undefined: int = 0
+    """Values that lead into a reference to itself: the specification defines no result."""
     refused: Counter[str] = field(default_factory=Counter)
     """By the words of the message."""
     invalid: list[tuple[int, Any, str]] = field(default_factory=list)
@@ -80,27 +83,61 @@ def judge_schemas(judge: Judge, seeds: Iterable[int]) -> Verdict:
             verdict.refused[re.sub(r"\$[^ :]*|[-\d.]+|/[^ ]*/", "_", words)[:60]] += 1
             continue
         verdict.num_compiled += 1
-        validator = ExactValidator(schema)
-        for _ in range(NUM_WALKS):
-            try:
-                text = judge.walk(grammar, draw)
-            except DeadEndError as error:
-                verdict.dead_ends.append((seed, schema, str(error)))
-                continue
-            if text is not None:
-                verdict.num_walks += 1
-                if not validator.is_valid(json.loads(text)):
-                    verdict.invalid.append((seed, schema, text))
-        for value in _values(draw):
-            is_valid = validator.is_valid(value)
-            orders = _orders(value)
-            accepted = [text for text in orders if judge.accepts(grammar, text)]
-            verdict.num_judged += 1
-            if accepted and not is_valid:
-                verdict.invalid.append((seed, schema, accepted[0]))
-            if is_valid and not accepted and len(orders) < MAX_ORDERS:
-                verdict.missed.append((seed, schema, written(value)))
+        _judge_walks(judge, grammar, seed, schema, draw, verdict)
+        _judge_values(judge, grammar, seed, schema, draw, verdict)
     return verdict
+
+
+def _judge_walks(
+    judge: Judge,
+    grammar: _core.Grammar,
+    seed: int,
+    schema: Any,
+    draw: random.Random,
+    verdict: Verdict,
+) -> None:
+    """Judge answers that are drawn at random from the grammar."""
+    for _ in range(NUM_WALKS):
+        try:
+            text = judge.walk(grammar, draw)
+        except DeadEndError as error:
+            verdict.dead_ends.append((seed, schema, str(error)))
+            continue
+        if text is not None:
+            verdict.num_walks += 1
+            if _is_valid(schema, json.loads(text)) is False:
+                verdict.invalid.append((seed, schema, text))
+
+
+def _judge_values(
+    judge: Judge,
+    grammar: _core.Grammar,
+    seed: int,
+    schema: Any,
+    draw: random.Random,
+    verdict: Verdict,
+) -> None:
+    """Judge whether the grammar accepts the values that are valid, and no others."""
+    for value in _values(draw):
+        is_valid = _is_valid(schema, value)
+        if is_valid is None:
+            verdict.num_undefined += 1
+            continue
+        orders = _orders(value)
+        accepted = [text for text in orders if judge.accepts(grammar, text)]
+        verdict.num_judged += 1
+        if accepted and not is_valid:
+            verdict.invalid.append((seed, schema, accepted[0]))
+        if is_valid and not accepted and len(orders) < MAX_ORDERS:
+            verdict.missed.append((seed, schema, written(value)))
+
+
+def _is_valid(schema: Any, value: Any) -> bool | None:
+    """Return whether a value is valid; None where a reference leads back to itself."""
+    try:
+        return bool(ExactValidator(schema).is_valid(value))
+    except RecursionError:
+        return None
 
 
 def _values(draw: random.Random) -> list[Any]:
