@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use chairlift_core::{
     Config, KvGroup, NewRequest, Scheduler,
-    answer::{CallFormat, Fields, Options},
     events::{EndReason, Events},
     plan::{Plan, PlanView},
     policy::Policy,
     scheduler::Next,
-    text::TokenTable,
+};
+use chairlift_text::{
+    TokenTable,
+    answer::{CallFormat, Fields, Options},
 };
 use divan::Bencher;
 

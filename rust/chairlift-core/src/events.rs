@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::{
-    answer::{Field, Fields},
     ids::{Nanos, RequestId},
     queue::WaitTimes,
 };
+use chairlift_text::answer::{Field, Fields};
 
 /// Why a request ended before its answer was complete, or how its answer was completed.
 #[derive(Clone, Debug, PartialEq, Eq)]

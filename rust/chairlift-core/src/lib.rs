@@ -9,13 +9,10 @@
 //! | `queue` | the order of admission, fair shares of tenants, deadlines, and where waiting time goes |
 //! | `kv_cache` | KV memory: paging, sharing and swapping |
 //! | `speculation` | drafts of the next tokens: which are likely, and how many pay |
-//! | [`text`] | tokens to text, and stop strings |
-//! | [`answer`] | text to fields: text, reasoning, function calls |
 //!
-//! Modules import one way: `ids`, `error`, `text` and `answer` nothing of the core; the scheduler all others, and none of them it.
+//! Modules import one way: `ids` and `error` nothing of the core; the scheduler all others, and none of them it.
 #![forbid(unsafe_code)]
 
-pub mod answer;
 mod config;
 pub mod cost_model;
 mod error;
@@ -32,7 +29,6 @@ pub mod row_tables;
 mod rows;
 pub mod scheduler;
 mod speculation;
-pub mod text;
 
 pub use config::{Config, KvGroup};
 pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, Violation};

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::{
-    answer::Fields, ids::Nanos, kv_cache::Namespace, prompt_output::PromptOptions,
-    text::TextOptions,
-};
+use crate::{ids::Nanos, kv_cache::Namespace, prompt_output::PromptOptions};
+use chairlift_text::{TextOptions, answer::Fields};
 
 /// What `Scheduler::add` takes.
 #[derive(Clone, Debug)]

@@ -11,11 +11,8 @@
 
 use std::ops::Range;
 
-use crate::{
-    events::Events,
-    ids::RequestId,
-    text::{Detokenizer, TextOptions, TokenTable},
-};
+use crate::{events::Events, ids::RequestId};
+use chairlift_text::{Detokenizer, TextOptions, TokenTable};
 
 /// Tokens of one event at most: with the most candidates it stays far below what clients receive in a message.
 const MAX_PIECE: usize = 1024;

@@ -1,7 +1,6 @@
 //! A request inside the scheduler: `num_computed_tokens` chasing `num_tokens`.
 
 use crate::{
-    answer::Fields,
     events::{EndReason, RequestStats},
     ids::{Nanos, RequestId, Row, Slot, Tenant},
     kv_cache::BlockTable,
@@ -9,8 +8,8 @@ use crate::{
     prompt_output::PromptOutput,
     queue::{Place, WaitTimes},
     speculation::{Acceptance, Lookup, Proposer},
-    text::{TextState, TokenTable},
 };
+use chairlift_text::{TextState, TokenTable, answer::Fields};
 
 /// Output tokens that a new request has memory for: growth happens when it is added, not in a step.
 pub(crate) const ROOM_AHEAD: usize = 1024;

@@ -64,8 +64,8 @@ use crate::{
     queue::{Deadlines, Queue, WaitClock},
     request::Request,
     rows::Rows,
-    text::TokenTable,
 };
+use chairlift_text::TokenTable;
 
 /// What a step in flight computes for one request.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use chairlift_core::{
     Nanos,
-    answer::{Content, Field},
     events::{Event, EventKind, Events},
 };
+use chairlift_text::answer::{Content, Field};
 
 use crate::{
     log::LogId,

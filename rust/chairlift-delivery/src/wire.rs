@@ -2,7 +2,7 @@
 //!
 //! Everything else is encoded by the generated code of the server.
 
-use chairlift_core::answer::CallId;
+use chairlift_text::answer::CallId;
 
 const VARINT: u8 = 0;
 const LENGTH_DELIMITED: u8 = 2;

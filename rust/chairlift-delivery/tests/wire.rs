@@ -2,10 +2,10 @@
 
 use chairlift_core::{
     RequestId,
-    answer::{CallId, Content, Field as Part},
     events::{Event, EventKind, Events},
 };
 use chairlift_delivery::{Histogram, LogId, Options, Outboxes, PromptOptions, Scores, StreamId};
+use chairlift_text::answer::{CallId, Content, Field as Part};
 use proptest::prelude::*;
 
 const VARINT: u64 = 0;

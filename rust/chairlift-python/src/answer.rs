@@ -1,7 +1,7 @@
 //! `AnswerParser`: the fields of an answer, for the scheduler and outside of it.
 use std::sync::Arc;
 
-use chairlift_core::answer::{
+use chairlift_text::answer::{
     CallFormat, Fields, Function, Kind, Options, Parameter, Parser, Part, ReasoningFormat,
     ValueKind,
 };

@@ -33,7 +33,7 @@ impl Grammar {
 /// Compiles constraints over the tokens of a model.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct GrammarCompiler {
-    table: Arc<chairlift_core::text::TokenTable>,
+    table: Arc<chairlift_text::TokenTable>,
     end_ids: Vec<u32>,
     stack_bytes: usize,
     /// Built with the first constraint: it reads the whole vocabulary.

@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use chairlift_core::answer::{Content, Field};
 use chairlift_core::events::{self, EndReason, EventKind, Failure};
+use chairlift_text::answer::{Content, Field};
 use pyo3::{
     prelude::*,
     types::{PyIterator, PyList},

@@ -7,7 +7,6 @@ use crate::{
     recording::{Argument, Call, call},
     text::TokenTable,
 };
-use chairlift_core::text;
 use chairlift_kernels::{
     memory::rows::Rows,
     sampling::{
@@ -30,7 +29,7 @@ use pyo3::{
 use std::sync::Arc;
 
 /// The bytes of the scheduler's table.
-struct Text(Arc<text::TokenTable>);
+struct Text(Arc<chairlift_text::TokenTable>);
 
 impl TokenText for Text {
     fn bytes(&self, id: i32) -> &[u8] {

@@ -7,9 +7,9 @@ use chairlift_core::{
     plan::Plan,
     policy::Policy,
     scheduler::{self, Change, Next, Schedule, StepId, Stopping},
-    text::TextOptions,
 };
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
+use chairlift_text::TextOptions;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{

@@ -1,5 +1,5 @@
 //! `TokenTable` and `TextStream`: text outside the scheduler, and what the scheduler decodes with.
-use chairlift_core::text::{self, TextOptions, TextState};
+use chairlift_text::{TextOptions, TextState};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// What each token id contributes to text.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct TokenTable {
-    pub(crate) inner: Arc<text::TokenTable>,
+    pub(crate) inner: Arc<chairlift_text::TokenTable>,
 }
 
 #[pymethods]
@@ -45,7 +45,8 @@ impl TokenTable {
                 first_tokens.len()
             )));
         }
-        let mut table = text::TokenTable::new(&tokens, &special, &byte_fallback, strip_first_space);
+        let mut table =
+            chairlift_text::TokenTable::new(&tokens, &special, &byte_fallback, strip_first_space);
         if !first_tokens.is_empty() {
             table = table.with_first_tokens(&first_tokens);
         }
@@ -85,7 +86,7 @@ fn check_ids(name: &str, ids: &[u32], vocab_size: usize) -> PyResult<()> {
 /// The text of one token sequence while it grows.
 #[pyclass(module = "chairlift._core")]
 pub(crate) struct TextStream {
-    table: Arc<text::TokenTable>,
+    table: Arc<chairlift_text::TokenTable>,
     state: TextState,
     stopped: Option<usize>,
 }
@@ -142,14 +143,14 @@ impl TextStream {
 /// Patterns that end an answer, compiled.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct StopRegex {
-    pub(crate) inner: Arc<text::StopRegex>,
+    pub(crate) inner: Arc<chairlift_text::StopRegex>,
 }
 
 #[pymethods]
 impl StopRegex {
     #[new]
     fn new(py: Python<'_>, patterns: Vec<String>) -> PyResult<Self> {
-        let built = py.detach(|| text::StopRegex::new(patterns));
+        let built = py.detach(|| chairlift_text::StopRegex::new(patterns));
         match built {
             Ok(regex) => Ok(Self {
                 inner: Arc::new(regex),

@@ -55,7 +55,7 @@ mod yielding;
 
 use std::sync::Arc;
 
-use chairlift_core::text::TokenTable;
+use chairlift_text::TokenTable;
 
 use event::{Event, Outcome};
 use faults::Chooser;

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use chairlift_core::text::TokenTable;
+use chairlift_text::TokenTable;
 
 use crate::{
     alteration::Alteration,

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use chairlift_core::{Config, PromptOptions, policy::Policy, text::TokenTable};
+use chairlift_core::{Config, PromptOptions, policy::Policy};
+use chairlift_text::TokenTable;
 
 use crate::{
     event::Event,

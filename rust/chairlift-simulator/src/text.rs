@@ -2,7 +2,7 @@
 
 use std::str::from_utf8;
 
-use chairlift_core::text::TokenTable;
+use chairlift_text::TokenTable;
 
 use crate::scenario::VOCAB;
 

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use chairlift_core::{Adapter, Config, Namespace, NewRequest, PromptOptions, text::TextOptions};
+use chairlift_core::{Adapter, Config, Namespace, NewRequest, PromptOptions};
+use chairlift_text::TextOptions;
 
 use crate::{
     oracle::{Answer, root, with_adapter},

@@ -14,8 +14,8 @@ use chairlift_core::{
     events::{EndReason, EventKind, Events, Failure},
     plan::Plan,
     scheduler::{Next, StepId},
-    text::TokenTable,
 };
+use chairlift_text::TokenTable;
 
 use crate::{
     client::{Client, Due, Wait},

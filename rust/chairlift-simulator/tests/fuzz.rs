@@ -10,13 +10,10 @@ use std::sync::{
 use bolero::{check, generator::*};
 use chairlift_core::{
     Adapter, Config, KvGroup, Namespace, NewRequest, PromptOptions, RefusalReason, Scheduler,
-    events::Events,
-    plan::Plan,
-    policy::Policy,
-    scheduler::Next,
-    text::{TextOptions, TokenTable},
+    events::Events, plan::Plan, policy::Policy, scheduler::Next,
 };
 use chairlift_simulator::Simulator;
+use chairlift_text::{TextOptions, TokenTable};
 
 /// Bytes of a run: a hundred decide its settings, ten or so each event.
 const LENGTHS: std::ops::RangeInclusive<usize> = 64..=8192;

@@ -176,8 +176,8 @@ mod tests {
     use crate::{
         config::{Config, KvGroup},
         policy::Policy,
-        text::TokenTable,
     };
+    use chairlift_text::TokenTable;
     use std::sync::Arc;
 
     #[test]

@@ -4,8 +4,8 @@ use super::{Scheduler, live};
 use crate::{
     error::UnknownRequest,
     ids::{Nanos, RequestId, Slot},
-    text::StopRegex,
 };
+use chairlift_text::StopRegex;
 use std::sync::Arc;
 
 /// What `Scheduler::change` does to a request; what is not set stays as it is.

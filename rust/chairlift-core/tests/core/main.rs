@@ -1,7 +1,5 @@
 //! All tests of the public core in one binary: the fake model is compiled once, not once per file.
 
-mod answer;
-mod answer_values;
 mod answers;
 mod changes;
 mod draft_model;
@@ -20,7 +18,5 @@ mod shares;
 mod states;
 mod suspended;
 mod swap;
-mod text;
-mod text_properties;
 mod windows;
 mod yielding;

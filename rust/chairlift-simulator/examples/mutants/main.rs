@@ -14,7 +14,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use table::{MUTANTS, Mutant};
+use table::{MUTANTS, Mutant, OF_TEXT};
 use tenants::OF_TENANTS;
 
 /// What the simulator may spend on one bug, in steps; a hunt that long has failed.
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     let names: Vec<_> = env::args().skip(1).collect();
     let chosen = MUTANTS
         .iter()
+        .chain(OF_TEXT)
         .chain(OF_TENANTS)
         .filter(|mutant| names.is_empty() || names.iter().any(|name| name == mutant.name));
     println!("{}", HEAD.join("\n"));
@@ -151,7 +152,8 @@ fn copy_changed(from: &Path, to: &Path, mutant: &Mutant) -> io::Result<()> {
 
 impl Mutant {
     fn path(&self) -> PathBuf {
-        workspace().join("rust/chairlift-core/src").join(self.file)
+        let source = workspace().join("rust").join(self.package).join("src");
+        source.join(self.file)
     }
 
     /// The text with the bug in it.
@@ -177,10 +179,14 @@ mod tests {
 
     #[test]
     fn every_bug_still_applies() {
-        let applied = MUTANTS.iter().chain(OF_TENANTS).map(|mutant| {
-            let text = fs::read_to_string(mutant.path()).expect("a file of the core");
-            mutant.apply(&text)
-        });
+        let applied = MUTANTS
+            .iter()
+            .chain(OF_TEXT)
+            .chain(OF_TENANTS)
+            .map(|mutant| {
+                let text = fs::read_to_string(mutant.path()).expect("a source file");
+                mutant.apply(&text)
+            });
         let stale: Vec<_> = applied.filter_map(Result::err).collect();
         assert!(stale.is_empty(), "{stale:#?}");
     }

@@ -7,18 +7,21 @@ pub(crate) struct Mutant {
     pub(crate) peer: &'static str,
     /// What goes wrong.
     pub(crate) what: &'static str,
-    /// Below `rust/chairlift-core/src`.
+    /// The crate that has the file.
+    pub(crate) package: &'static str,
+    /// Below its `src`.
     pub(crate) file: &'static str,
     /// Text of the file, which has it once, and what takes its place.
     pub(crate) changes: &'static [(&'static str, &'static str)],
 }
 
 macro_rules! mutants {
-    ($all:ident: $($name:ident, $peer:literal, $what:literal, $file:literal: $($old:literal => $new:literal),+;)+) => {
+    ($all:ident of $package:literal: $($name:ident, $peer:literal, $what:literal, $file:literal: $($old:literal => $new:literal),+;)+) => {
         pub(crate) const $all: &[Mutant] = &[$(Mutant {
             name: stringify!($name),
             peer: $peer,
             what: $what,
+            package: $package,
             file: $file,
             changes: &[$(($old, $new)),+],
         }),+];
@@ -27,7 +30,7 @@ macro_rules! mutants {
 
 pub(crate) use mutants;
 
-mutants! { MUTANTS:
+mutants! { MUTANTS of "chairlift-core":
     // Blocks, rows and slots that never come back.
     end_keeps_blocks, "vllm#14326", "an ended request keeps its blocks", "scheduler/end.rs":
         "        self.kv.release(&mut request.table);\n        self.kv.forget" => "        self.kv.forget";
@@ -324,10 +327,6 @@ mutants! { MUTANTS:
         "live(&mut self.requests, slot).limit_reached() {" => "live(&mut self.requests, slot).limit_reached().filter(|_| change.stopping.is_none()) {";
     moved_deadline_is_missed, "-", "a new deadline is not watched", "scheduler/change.rs":
         "                self.deadlines.push(time, request.owner);\n" => "                let _ = time;\n";
-    held_text_is_lost, "-", "new stops throw away what the old ones held back", "text.rs":
-        ".map_or(String::new(), |old| old.held)" => ".map_or(String::new(), |old| { drop(old.held); String::new() })";
-    new_stops_miss_the_held, "-", "a new stop that begins in held text is not found", "text.rs":
-        "        matcher.feed(&held, false);\n" => "";
     waits_are_forgotten, "-", "the parts of a wait before its last one are lost", "scheduler/waiting.rs":
         "        self.record_wait(slot);\n" => "";
     a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/explain.rs":
@@ -370,4 +369,11 @@ mutants! { MUTANTS:
         "let stops = saved.chain(siblings_begin);" => "let stops = saved.chain(siblings_begin.filter(|_| false));";
     unwritten_cache_has_a_state, "-", "a request that does not write the cache leaves its state there", "scheduler/states.rs":
         "self.config.prefix_cache && request.cache_write" => "self.config.prefix_cache";
+}
+
+mutants! { OF_TEXT of "chairlift-text":
+    held_text_is_lost, "-", "new stops throw away what the old ones held back", "text_state.rs":
+        ".map_or(String::new(), |old| old.held)" => ".map_or(String::new(), |old| { drop(old.held); String::new() })";
+    new_stops_miss_the_held, "-", "a new stop that begins in held text is not found", "text_state.rs":
+        "        matcher.feed(&held, false);\n" => "";
 }

@@ -2,7 +2,7 @@
 
 use crate::table::{Mutant, mutants};
 
-mutants! { OF_TENANTS:
+mutants! { OF_TENANTS of "chairlift-core":
     a_flood_goes_first, "-", "the first request is admitted first, whatever its tenant was served", "queue.rs":
         "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
     who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "queue/shares.rs":

@@ -15,8 +15,8 @@ use chairlift_core::{
     plan::{Plan, PlanView},
     policy::Policy,
     scheduler::{Change, Next, StepId},
-    text::TokenTable,
 };
+use chairlift_text::TokenTable;
 
 use runner::FakeRunner;
 

@@ -1,5 +1,5 @@
 //! Facts about the text of an answer: what comes out with which token, and where it is cut.
-use chairlift_core::text::{TextOptions, TextState, TokenTable};
+use chairlift_text::{TextOptions, TextState, TokenTable};
 
 const FFFD: &str = "\u{fffd}";
 

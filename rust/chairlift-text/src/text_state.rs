@@ -1,28 +1,11 @@
-//! From token ids to text: incremental detokenisation and stop strings.
-//!
-//! - For every token sequence, the deltas of a [`TextState`] concatenate to what the model's own decoder
-//!   (`tokenizers`) makes of the whole sequence; where it cuts at a stop string, to a prefix of that.
-//! - A delta never splits a character.
-//! - What is held back is an undecided character or byte run, and the longest end of the text that can
-//!   still become a stop string: nothing more. Without stop strings decided text passes straight through.
-//! - A token costs O(bytes x stop strings); memory is the longest stop string, or match of a pattern, plus a byte run.
-//!
-//! ```text
-//!   token ids ──► Detokenizer ──► decided text ──► StopMatcher ──► delta
-//!                 holds: bytes of                  holds: a possible
-//!                 an open character                start of a stop string
-//!                 or byte run
-//! ```
-mod detokenizer;
-mod stop;
-mod stop_regex;
-mod token_table;
-
-pub(crate) use detokenizer::Detokenizer;
+//! The text of one answer while it grows: decoded, and cut where a stop string or a pattern matches.
+use crate::{
+    detokenizer::Detokenizer,
+    stop::{Match, StopMatcher},
+    stop_regex::StopRegex,
+    token_table::TokenTable,
+};
 use std::sync::Arc;
-use stop::{Match, StopMatcher};
-pub use stop_regex::{MAX_STOP_MATCH, StopRegex};
-pub use token_table::TokenTable;
 
 /// How the text of one answer is made.
 #[derive(Clone, Debug)]

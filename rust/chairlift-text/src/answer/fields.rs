@@ -1,4 +1,4 @@
-//! The parser of one answer inside the scheduler: where a step's fields lie, and the ids of function calls.
+//! The parser of one answer in the steps of a scheduler: where a step's fields lie, and the ids of function calls.
 use super::{Kind, Options, Parser};
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     pub content: Content,
-    /// Where its text lies in `Events::field_text`.
+    /// Where it lies in the text of all fields of the step.
     pub text: Range<usize>,
 }
 
@@ -68,12 +68,12 @@ impl Fields {
     }
 
     /// The same for another answer of the request, whose calls have ids of their own.
-    pub(crate) fn set_answer(&mut self, index: u32) {
+    pub fn set_answer(&mut self, index: u32) {
         self.id_key = mix(self.id_key.wrapping_add(u64::from(index) << 32));
     }
 
     /// Takes a piece of the answer, its last one at the end: text goes to `text`, the rest to `fields` and `field_text`.
-    pub(crate) fn push(
+    pub fn push(
         &mut self,
         piece: &str,
         is_end: bool,

@@ -70,12 +70,12 @@ impl TokenTable {
         kind.is_some_and(|kind| kind & SPECIAL != 0)
     }
 
-    pub(super) fn strip_first_space(&self) -> bool {
+    pub(crate) fn strip_first_space(&self) -> bool {
         self.strip_first_space
     }
 
     /// The token with this id, if it contributes anything.
-    pub(super) fn get(&self, token: i32) -> Option<Token<'_>> {
+    pub(crate) fn get(&self, token: i32) -> Option<Token<'_>> {
         let id = usize::try_from(token).ok()?;
         let kind = *self.kinds.get(id)?;
         let piece = self.tokens.get(id);
@@ -83,7 +83,7 @@ impl TokenTable {
     }
 
     /// What `token` contributes as the first of a text.
-    pub(super) fn first_piece<'a>(&'a self, token: &Token<'a>) -> Piece<'a> {
+    pub(crate) fn first_piece<'a>(&'a self, token: &Token<'a>) -> Piece<'a> {
         match &self.first_tokens {
             Some(first_tokens) => first_tokens.get(token.id),
             None => token.piece,
@@ -92,21 +92,21 @@ impl TokenTable {
 }
 
 /// A view of one entry.
-pub(super) struct Token<'a> {
+pub(crate) struct Token<'a> {
     id: usize,
     kind: u8,
-    pub(super) piece: Piece<'a>,
+    pub(crate) piece: Piece<'a>,
 }
 
 /// The bytes of a token; nearly all tokens are whole characters, and need not be looked at again.
 #[derive(Clone, Copy)]
-pub(super) enum Piece<'a> {
+pub(crate) enum Piece<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
 }
 
 impl<'a> Piece<'a> {
-    pub(super) fn bytes(self) -> &'a [u8] {
+    pub(crate) fn bytes(self) -> &'a [u8] {
         match self {
             Self::Text(text) => text.as_bytes(),
             Self::Bytes(bytes) => bytes,
@@ -115,11 +115,11 @@ impl<'a> Piece<'a> {
 }
 
 impl Token<'_> {
-    pub(super) fn is_special(&self) -> bool {
+    pub(crate) fn is_special(&self) -> bool {
         self.kind & SPECIAL != 0
     }
 
-    pub(super) fn is_byte(&self) -> bool {
+    pub(crate) fn is_byte(&self) -> bool {
         self.kind & BYTE != 0
     }
 }

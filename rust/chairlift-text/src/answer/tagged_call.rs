@@ -34,6 +34,15 @@ enum At {
     Json(usize),
 }
 
+/// What follows from the text that is there.
+pub(super) enum Step {
+    /// More text decides.
+    Wait,
+    /// The call goes on.
+    Same,
+    Become(State),
+}
+
 enum Tag {
     /// The word in a tag, and where the tag ends.
     Word {
@@ -76,19 +85,14 @@ impl TaggedCall {
         }
     }
 
-    /// Decides the next part; Some: what follows, which may be the call itself.
-    pub(super) fn step(
-        &mut self,
-        options: &Options,
-        input: &mut Input<'_>,
-        out: Sink<'_>,
-    ) -> Option<State> {
+    /// Decides the next part.
+    pub(super) fn step(&mut self, options: &Options, input: &mut Input<'_>, out: Sink<'_>) -> Step {
         match self.at {
             At::Head(head) => match tag(input, head, "<function=") {
-                Tag::Open => None,
+                Tag::Open => Step::Wait,
                 Tag::No => {
                     input.pass(head, Kind::Text, out);
-                    Some(State::Text { is_first: false })
+                    Step::Become(State::Text { is_first: false })
                 }
                 Tag::Word { start, end } => {
                     let raw = input.take(end + 1);
@@ -108,27 +112,21 @@ impl TaggedCall {
         }
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "the answer of a step")]
-    fn go_on(&mut self, at: At) -> Option<State> {
+    fn go_on(&mut self, at: At) -> Step {
         self.at = at;
-        Some(State::Tagged(self.clone()))
+        Step::Same
     }
 
-    fn members(
-        &mut self,
-        options: &Options,
-        input: &mut Input<'_>,
-        out: Sink<'_>,
-    ) -> Option<State> {
+    fn members(&mut self, options: &Options, input: &mut Input<'_>, out: Sink<'_>) -> Step {
         let white = input.white_len();
         if white == input.rest.len() {
             if input.is_end {
                 input.pass(white, Kind::Markup, out);
             }
-            return None;
+            return Step::Wait;
         }
         match tag(input, 0, "<parameter=") {
-            Tag::Open => return None,
+            Tag::Open => return Step::Wait,
             Tag::Word { start, end } => {
                 let raw = input.take(end + 1);
                 let key = &raw[start..end];
@@ -153,7 +151,9 @@ impl TaggedCall {
         }
         let close = if self.has_members { "}" } else { "{}" };
         let len = "</function>".len();
-        let is_closed = input.begins(white, "</function>")?;
+        let Some(is_closed) = input.begins(white, "</function>") else {
+            return Step::Wait;
+        };
         let raw = if is_closed {
             input.take(white + len)
         } else {
@@ -165,7 +165,7 @@ impl TaggedCall {
             raw,
         });
         // What has no closing tag may still have that of the call.
-        Some(State::AfterCall(Frame::ToolCall))
+        Step::Become(State::AfterCall(Frame::ToolCall))
     }
 
     fn parameter(&self, options: &Options, key: &str) -> Option<Parameter> {
@@ -184,9 +184,12 @@ impl TaggedCall {
     }
 
     /// A string; the line breaks at its ends belong to the tags.
-    fn text(&mut self, is_first: bool, input: &mut Input<'_>, out: Sink<'_>) -> Option<State> {
+    fn text(&mut self, is_first: bool, input: &mut Input<'_>, out: Sink<'_>) -> Step {
         if is_first {
-            input.pass(usize::from(input.begins(0, "\n")?), Kind::Markup, out);
+            let Some(has_break) = input.begins(0, "\n") else {
+                return Step::Wait;
+            };
+            input.pass(usize::from(has_break), Kind::Markup, out);
         }
         let end = input.rest.find(END);
         let decided = end.unwrap_or_else(|| undecided_from(input, END));
@@ -204,7 +207,7 @@ impl TaggedCall {
             self.at = At::Text {
                 is_first: is_first && input.is_end,
             };
-            return None;
+            return Step::Wait;
         }
         let raw = input.take(decided - len + END.len());
         out(Part {
@@ -215,7 +218,7 @@ impl TaggedCall {
         self.go_on(At::Members)
     }
 
-    fn json(&mut self, scanned: usize, input: &mut Input<'_>, out: Sink<'_>) -> Option<State> {
+    fn json(&mut self, scanned: usize, input: &mut Input<'_>, out: Sink<'_>) -> Step {
         let from = scanned.saturating_sub(END.len());
         let from = (0..=from)
             .rfind(|at| input.rest.is_char_boundary(*at))
@@ -235,7 +238,7 @@ impl TaggedCall {
                 input.pass(input.rest.len(), Kind::Arguments, out);
             }
             self.at = At::Json(input.rest.len());
-            return None;
+            return Step::Wait;
         };
         let parameter = self.parameter.take();
         let parameter = parameter.expect("invariant: a value that is held has a parameter");

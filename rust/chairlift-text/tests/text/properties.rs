@@ -1,5 +1,5 @@
 //! Random vocabularies, token sequences and stop strings against decoders and searches of the whole text.
-use chairlift_core::text::{TextOptions, TextState, TokenTable};
+use chairlift_text::{TextOptions, TextState, TokenTable};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -26,7 +26,7 @@ use harmony::Harmony;
 use input::{Input, open_len, undecided_from};
 use json_call::{JsonCall, Values};
 use std::sync::Arc;
-use tagged_call::TaggedCall;
+use tagged_call::{Step, TaggedCall};
 pub use typed_value::{Parameter, ValueKind};
 
 /// The longest head of a call: what is longer is text.
@@ -190,7 +190,11 @@ impl Parser {
             State::Text { is_first } => text(&options, *is_first, input, out),
             State::Json(call) => json(&options, call, input, out),
             State::Arguments(values) => arguments(values, input, out),
-            State::Tagged(call) => call.step(&options, input, out),
+            State::Tagged(call) => match call.step(&options, input, out) {
+                Step::Wait => None,
+                Step::Same => return true,
+                Step::Become(state) => Some(state),
+            },
             State::AfterCall(frame) => after_call(*frame, input, out),
             State::Harmony(harmony) => return harmony.step(&options, input, out),
         };

@@ -89,18 +89,18 @@ impl StopRegex {
         })
     }
 
-    pub(super) fn pattern(&self, i: usize) -> &str {
+    pub(crate) fn pattern(&self, i: usize) -> &str {
         &self.patterns[i]
     }
 }
 
 /// The possible starts of a match, by the state of the automaton that they are in.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Starts(Vec<(StateID, Ages)>);
+pub(crate) struct Starts(Vec<(StateID, Ages)>);
 
 impl Starts {
     /// Reads one byte; the pattern and length of the longest match that ends with it.
-    pub(super) fn step(&mut self, regex: &StopRegex, byte: u8) -> Option<(usize, usize)> {
+    pub(crate) fn step(&mut self, regex: &StopRegex, byte: u8) -> Option<(usize, usize)> {
         let automaton = &regex.automaton;
         let mut longest: Option<(usize, usize)> = None;
         self.0.push((regex.start, Ages::default()));
@@ -131,7 +131,7 @@ impl Starts {
     }
 
     /// Bytes at the end of the text that can still become a match.
-    pub(super) fn partial_len(&self) -> usize {
+    pub(crate) fn partial_len(&self) -> usize {
         self.0
             .iter()
             .map(|(_, ages)| ages.oldest())

@@ -6,14 +6,14 @@
 //!   [`String::from_utf8_lossy`]. At most three bytes, the start of one character, are undecided.
 //! - *byte run* (`ByteFallback`): consecutive `<0xNN>` tokens are one text if all of it is valid, else one U+FFFD per
 //!   byte. A run is undecided until another token ends it or a byte breaks it; after that its bytes are decided.
-use super::token_table::{Piece, TokenTable};
+use crate::token_table::{Piece, TokenTable};
 use std::str::from_utf8;
 use std::sync::Arc;
 
 /// The decoder of one answer.
 #[derive(Clone, Debug)]
 #[repr(C)]
-pub(crate) struct Detokenizer {
+pub struct Detokenizer {
     skip_special_tokens: bool,
     any_token: bool,
     any_text: bool,
@@ -34,7 +34,7 @@ enum Run {
 }
 
 impl Detokenizer {
-    pub(crate) fn new(skip_special_tokens: bool) -> Self {
+    pub fn new(skip_special_tokens: bool) -> Self {
         Self {
             skip_special_tokens,
             kept: Arc::new([]),
@@ -46,12 +46,12 @@ impl Detokenizer {
     }
 
     /// Leaves these special tokens in the text.
-    pub(super) fn keep(&mut self, kept: Arc<[i32]>) {
+    pub fn keep(&mut self, kept: Arc<[i32]>) {
         self.kept = kept;
     }
 
     /// Appends to `out` what `token` decides.
-    pub(crate) fn push(&mut self, table: &TokenTable, token: i32, out: &mut String) {
+    pub fn push(&mut self, table: &TokenTable, token: i32, out: &mut String) {
         let id = token;
         let Some(token) = table.get(id) else {
             return;
@@ -78,7 +78,7 @@ impl Detokenizer {
     }
 
     /// Appends to `out` what the end of the answer decides.
-    pub(crate) fn finish(&mut self, table: &TokenTable, out: &mut String) {
+    pub fn finish(&mut self, table: &TokenTable, out: &mut String) {
         let start = out.len();
         self.end_run(out);
         self.end_character(out);

@@ -1,5 +1,5 @@
 //! Fields of answers as models write them, and of texts that only look like it.
-use chairlift_core::answer::{
+use chairlift_text::answer::{
     CallFormat, Function, Kind, MAX_UNDECIDED, Options, Parameter, Parser, ReasoningFormat,
     ValueKind,
 };
@@ -54,7 +54,7 @@ fn parse<'a>(
 ) -> (Vec<(Kind, String)>, String) {
     let mut parser = Parser::new(options);
     let (mut fields, mut raw) = (Vec::<(Kind, String)>::new(), String::new());
-    let mut sink = |part: chairlift_core::answer::Part<'_>| {
+    let mut sink = |part: chairlift_text::answer::Part<'_>| {
         raw.push_str(part.raw);
         match fields.last_mut() {
             _ if part.kind == Kind::Markup || part.text.is_empty() => {}

@@ -3,29 +3,29 @@
 //! One Knuth-Morris-Pratt automaton per stop string: its state is the length of the longest end of the text that begins
 //! the stop string, which is also what must be held back. No text is kept and none is looked at twice.
 
-use super::stop_regex::{Starts, StopRegex};
+use crate::stop_regex::{Starts, StopRegex};
 use std::sync::Arc;
 
 /// Where a stop string ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Match {
+pub(crate) struct Match {
     /// Index in the list of stop strings, then of patterns.
-    pub(super) stop: usize,
+    pub(crate) stop: usize,
     /// Offset in the piece of text.
-    pub(super) end: usize,
+    pub(crate) end: usize,
     /// Bytes that matched; their start may be in an earlier piece.
-    pub(super) len: usize,
+    pub(crate) len: usize,
 }
 
 /// The stop strings of one answer.
 #[derive(Clone, Debug)]
-pub(super) struct StopMatcher {
+pub(crate) struct StopMatcher {
     automata: Vec<Automaton>,
     regex: Option<(Arc<StopRegex>, Starts)>,
 }
 
 impl StopMatcher {
-    pub(super) fn new(stop: &[String], regex: Option<Arc<StopRegex>>) -> Self {
+    pub(crate) fn new(stop: &[String], regex: Option<Arc<StopRegex>>) -> Self {
         Self {
             automata: stop.iter().map(|stop| Automaton::new(stop)).collect(),
             regex: regex.map(|regex| (regex, Starts::default())),
@@ -35,7 +35,7 @@ impl StopMatcher {
     /// Reads on; returns the earliest match that ends in `text`, the longest of those that end together.
     ///
     /// With `accept` false matches are passed over, and only a later one can count.
-    pub(super) fn feed(&mut self, text: &str, accept: bool) -> Option<Match> {
+    pub(crate) fn feed(&mut self, text: &str, accept: bool) -> Option<Match> {
         for (at, byte) in text.bytes().enumerate() {
             let mut longest: Option<(usize, usize)> = None;
             for (i, automaton) in self.automata.iter_mut().enumerate() {
@@ -59,14 +59,14 @@ impl StopMatcher {
     }
 
     /// Bytes at the end of the text that can still become a stop string.
-    pub(super) fn partial_len(&self) -> usize {
+    pub(crate) fn partial_len(&self) -> usize {
         let lengths = self.automata.iter().map(|automaton| automaton.matched);
         let of_regex = self.regex.as_ref().map(|(_, starts)| starts.partial_len());
         lengths.chain(of_regex).max().unwrap_or(0)
     }
 
     /// Pattern `i`.
-    pub(super) fn pattern(&self, i: usize) -> &str {
+    pub(crate) fn pattern(&self, i: usize) -> &str {
         let regex = self.regex.as_ref();
         regex.expect("invariant: a pattern matched").0.pattern(i)
     }

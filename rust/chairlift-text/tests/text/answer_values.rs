@@ -1,6 +1,6 @@
 //! The values of arguments: their types by the schema, and texts that hold JSON.
 use crate::answer::{check, options};
-use chairlift_core::answer::{CallFormat, Parser};
+use chairlift_text::answer::{CallFormat, Parser};
 
 #[test]
 fn values_have_the_types_of_the_schema() {
@@ -43,7 +43,7 @@ fn values_have_the_types_of_the_schema() {
 fn a_nullable_text_streams_once_it_is_one() {
     let mut parser = Parser::new(options(CallFormat::Qwen3Coder));
     let mut said = String::new();
-    let mut sink = |part: chairlift_core::answer::Part<'_>| said.push_str(part.text);
+    let mut sink = |part: chairlift_text::answer::Part<'_>| said.push_str(part.text);
     parser.push("<tool_call><function=f><parameter=maybe>nu", &mut sink);
     parser.push("mbers, of which there are many", &mut sink);
     assert!(

@@ -1,0 +1,6 @@
+//! All tests of the public names in one binary.
+
+mod answer;
+mod answer_values;
+mod properties;
+mod text_state;
