@@ -29,13 +29,29 @@ MAX_CONV_TAPS: int
 """Tokens that an output of a causal convolution sees at most."""
 MAX_HEAD_DIM: int
 """Most numbers of a head."""
+PLAN_HEADER_LEN: int
+"""Integers before the first section of a plan."""
+PLAN_SECTIONS: tuple[tuple[str, int, int], ...]
+"""The sections of a plan in their order: name, integers of an entry, and where in the header its
+number of entries is."""
+LOAD_STATE: int
+"""The kind of a state update: before the step a row gets the state of a snapshot."""
+COPY_STATE: int
+"""Before the step a row gets the state of another row."""
+SAVE_STATE: int
+"""After the step a snapshot gets the state of a row."""
 
 __all__ = [
     "BLOCK_TYPES",
+    "COPY_STATE",
     "DELTA_VALUE_STEP",
     "HEAD_DIM_STEP",
+    "LOAD_STATE",
     "MAX_CONV_TAPS",
     "MAX_HEAD_DIM",
+    "PLAN_HEADER_LEN",
+    "PLAN_SECTIONS",
+    "SAVE_STATE",
     "SCAN_HEAD_STEP",
     "Account",
     "AdapterTable",

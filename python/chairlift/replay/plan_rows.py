@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chairlift.core.plan import HEADER_LEN, Int32Array, PlanView
+from chairlift.core.plan import Int32Array, PlanView
 
 
 class Work(NamedTuple):
@@ -38,21 +38,20 @@ class PlanRows:
 
     def apply(self, plan: Int32Array) -> Work:
         """Follow one plan; only numpy's part of the time grows with the rows."""
-        num_rows, num_tokens, num_samples, _, num_assigned = plan[:5].tolist()
+        view = PlanView.of(plan)
+        rows, num_tokens, num_samples = view.rows, len(view.input_ids), len(view.sample_rows)
+        num_rows, has_assigned, row_bytes = len(rows), len(view.assigned) > 0, rows.tobytes()
         is_decode = num_rows == num_tokens == num_samples
-        row_bytes = plan[HEADER_LEN : HEADER_LEN + num_rows].tobytes()
-        if is_decode and not num_assigned and self._last and row_bytes == self._last_rows:
+        if is_decode and not has_assigned and self._last and row_bytes == self._last_rows:
             self._num_repeats += 1
             num_context = self._last.num_context + num_rows
             sampled = self._last.sampled_rows
             self._last = Work(num_rows, num_rows, num_context, sampled, is_repeat=True)
             return self._last
         self._settle()
-        view = PlanView.of(plan)
-        if num_assigned:
+        if has_assigned:
             self.slot[view.assigned[:, 0]] = view.assigned[:, 1]
             self._computed[view.assigned[:, 0]] = view.assigned[:, 3]
-        rows = view.rows
         computed = self._computed[rows] + view.num_tokens
         self._computed[rows] = computed
         sampled = rows[view.sampling()] if num_samples < num_rows else rows.copy()

@@ -4,7 +4,7 @@
 //! header[16]   lengths: R rows, T tokens, S sample slots, score ranges, assigned, block updates, copies, swaps in,
 //!              swaps out, state updates; the rest is 0
 //! rows[R]  num_tokens[R]  input_ids[T]  draft_counts[R]  sample_rows[S]  score_ranges[., 3]
-//! assigned[., 6]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]  state_updates[., 3]
+//! assigned[., 5]  block_updates[., 4]  copies[., 2]  swap_in[., 2]  swap_out[., 2]  state_updates[., 3]
 //! ```
 //!
 //! A row with `draft_counts` k ends with k drafts, guesses that the step checks: it has 1 + k tokens, its last and the
@@ -42,29 +42,115 @@ pub const COPY_STATE: i32 = 2;
 /// The snapshot gets the state of the row.
 pub const SAVE_STATE: i32 = 3;
 
-const HEADER: usize = 16;
-const NUM_SECTIONS: usize = 12;
-/// How many integers one entry of each section has.
-const WIDTHS: [usize; NUM_SECTIONS] = [1, 1, 1, 1, 1, 3, 6, 4, 2, 2, 2, 3];
-/// Which length of the header counts each section's entries.
-const LENGTHS: [usize; NUM_SECTIONS] = [0, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9];
+/// Integers of the header.
+pub const HEADER: usize = 16;
 
-/// A plan under construction.
-#[derive(Clone, Debug, Default)]
-pub struct Plan {
-    rows: Vec<i32>,
-    num_tokens: Vec<i32>,
-    input_ids: Vec<i32>,
-    draft_counts: Vec<i32>,
-    sample_rows: Vec<i32>,
-    score_ranges: Vec<i32>,
-    assigned: Vec<i32>,
-    block_updates: Vec<i32>,
-    copies: Vec<i32>,
-    swap_in: Vec<i32>,
-    swap_out: Vec<i32>,
-    state_updates: Vec<i32>,
+/// Where the entries of a section lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    pub name: &'static str,
+    /// Integers of an entry.
+    pub width: usize,
+    /// Index of the header that has the number of entries.
+    pub length: usize,
 }
+
+/// Makes, of the one list of sections, the plan under construction, the plan as it is read, and the layout of both.
+macro_rules! sections {
+    ($($(#[$doc:meta])* $name:ident: $entry:ty, counted by header[$length:literal];)+) => {
+        /// A plan under construction.
+        #[derive(Clone, Debug, Default)]
+        pub struct Plan {
+            $($name: Vec<$entry>,)+
+        }
+
+        /// A plan as the runner reads it.
+        #[derive(Clone, Copy, Debug)]
+        pub struct PlanView<'a> {
+            $($(#[$doc])* pub $name: &'a [$entry],)+
+        }
+
+        /// The sections in the order in which they follow the header.
+        pub const SECTIONS: &[Section] = &[$(Section {
+            name: stringify!($name),
+            width: width_of::<$entry>(),
+            length: $length,
+        },)+];
+
+        impl Plan {
+            pub(crate) fn clear(&mut self) {
+                $(self.$name.clear();)+
+            }
+
+            /// Writes the plan to the front of `out` and returns its length.
+            ///
+            /// # Panics
+            /// If `out` is shorter than [`Plan::capacity`] says and the plan needs it.
+            pub fn encode(&self, out: &mut [i32]) -> usize {
+                out[..HEADER].fill(0);
+                let mut end = HEADER;
+                $(
+                    out[$length] = self.$name.len() as i32;
+                    let (start, section) = (end, bytemuck::cast_slice(&self.$name));
+                    end += section.len();
+                    out[start..end].copy_from_slice(section);
+                )+
+                end
+            }
+        }
+
+        impl<'a> PlanView<'a> {
+            /// Cuts a buffer into its sections.
+            ///
+            /// # Errors
+            /// If the lengths of the header do not fit the buffer.
+            pub fn parse(buffer: &'a [i32]) -> Result<Self, PlanError> {
+                let wrong = || PlanError("plan: the header does not fit the buffer".into());
+                let (header, mut rest) = buffer.split_at_checked(HEADER).ok_or_else(wrong)?;
+                let mut take = |length: usize, width: usize| {
+                    let count = usize::try_from(header[length]).map_err(|_| wrong())?;
+                    let section;
+                    (section, rest) = rest.split_at_checked(count * width).ok_or_else(wrong)?;
+                    Ok(section)
+                };
+                Ok(Self {
+                    $($name: bytemuck::cast_slice(take($length, width_of::<$entry>())?),)+
+                })
+            }
+        }
+    };
+}
+
+const fn width_of<Entry>() -> usize {
+    size_of::<Entry>() / size_of::<i32>()
+}
+
+sections! {
+    rows: i32, counted by header[0];
+    num_tokens: i32, counted by header[0];
+    input_ids: i32, counted by header[1];
+    draft_counts: i32, counted by header[0];
+    sample_rows: i32, counted by header[2];
+    /// First token, number, the token behind the last.
+    score_ranges: [i32; 3], counted by header[3];
+    /// Row, request slot, index, start, adapter slot.
+    assigned: [i32; 5], counted by header[4];
+    /// KV group, row, block index, block.
+    block_updates: [i32; 4], counted by header[5];
+    /// Source and target, blocks. All sources are read before a target is written.
+    copies: [i32; 2], counted by header[6];
+    /// Host block, block.
+    swap_in: [i32; 2], counted by header[7];
+    /// Block, host block.
+    swap_out: [i32; 2], counted by header[8];
+    /// Row, what is done, snapshot or row.
+    state_updates: [i32; 3], counted by header[9];
+}
+
+/// A buffer is not a plan, or does not fit the tables it is applied to.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct PlanError(pub String);
 
 impl Plan {
     /// Integers that the largest plan of a configuration takes.
@@ -75,28 +161,14 @@ impl Plan {
         // A sequence that resumes is in a plan before it can be preempted again.
         let swaps = config.num_host_blocks.min(block_updates);
         HEADER
-            + rows * (1 + 1 + 1 + 3 + 6)
+            // `rows`, `num_tokens`, `draft_counts`, `score_ranges` and `assigned`.
+            + rows * (1 + 1 + 1 + 3 + 5)
             + 2 * config.max_num_batched_tokens
             + 4 * block_updates
             + 2 * copies
             + 4 * swaps
             // Loaded or copied, and saved.
             + config.state_snapshots.map_or(0, |_| 2 * 3 * rows)
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.rows.clear();
-        self.num_tokens.clear();
-        self.input_ids.clear();
-        self.draft_counts.clear();
-        self.sample_rows.clear();
-        self.score_ranges.clear();
-        self.assigned.clear();
-        self.block_updates.clear();
-        self.copies.clear();
-        self.swap_in.clear();
-        self.swap_out.clear();
-        self.state_updates.clear();
     }
 
     pub(crate) fn schedule(&mut self, row: Row, tokens: &[i32]) {
@@ -120,8 +192,8 @@ impl Plan {
     pub(crate) fn score(&mut self, first: usize, count: usize, next: i32) {
         let num_tokens = *self.num_tokens.last().expect("a row was scheduled") as usize;
         let start = self.input_ids.len() - num_tokens;
-        self.score_ranges
-            .extend_from_slice(&[(start + first) as i32, count as i32, next]);
+        let range = [(start + first) as i32, count as i32, next];
+        self.score_ranges.push(range);
     }
 
     /// Puts drafts behind the last token of each row that samples, `drafts(i)` behind that of the i-th, and a sample behind
@@ -130,12 +202,7 @@ impl Plan {
         let input_ids = std::mem::take(&mut self.input_ids);
         let sample_rows = std::mem::take(&mut self.sample_rows);
         let (mut rest, mut samples) = (input_ids.as_slice(), sample_rows.iter().peekable());
-        let mut ranges = self
-            .score_ranges
-            .as_chunks_mut::<3>()
-            .0
-            .iter_mut()
-            .peekable();
+        let mut ranges = self.score_ranges.iter_mut().peekable();
         for row in 0..self.rows.len() {
             let (tokens, behind) = rest.split_at(self.num_tokens[row] as usize);
             rest = behind;
@@ -160,159 +227,46 @@ impl Plan {
     }
 
     pub(crate) fn assign(&mut self, row: Row, slot: Slot, index: u32, start: usize, adapter: u32) {
-        let (adapter_slot, grammar_slot) = (adapter as i32, 0);
-        let entry = [
-            row as i32,
-            slot as i32,
-            index as i32,
-            start as i32,
-            adapter_slot,
-            grammar_slot,
-        ];
-        self.assigned.extend_from_slice(&entry);
+        let entry = [row, slot, index, start as u32, adapter].map(|number| number as i32);
+        self.assigned.push(entry);
     }
 
     pub(crate) fn set_block(&mut self, group: usize, row: Row, block_index: usize, block: BlockId) {
         let entry = [group as i32, row as i32, block_index as i32, block as i32];
-        self.block_updates.extend_from_slice(&entry);
+        self.block_updates.push(entry);
     }
 
     /// Before the step writes anything `target` becomes what `source` is, in all layers.
     pub(crate) fn copy(&mut self, source: BlockId, target: BlockId) {
-        self.copies
-            .extend_from_slice(&[source as i32, target as i32]);
+        self.copies.push([source as i32, target as i32]);
     }
 
     /// Before the step writes anything, and before blocks come in, the host's block `target` becomes what `source` is.
     pub(crate) fn swap_out(&mut self, source: BlockId, target: u32) {
-        self.swap_out
-            .extend_from_slice(&[source as i32, target as i32]);
+        self.swap_out.push([source as i32, target as i32]);
     }
 
     /// Before the step writes anything `target` becomes what the host's block `source` is.
     pub(crate) fn swap_in(&mut self, source: u32, target: BlockId) {
-        self.swap_in
-            .extend_from_slice(&[source as i32, target as i32]);
+        self.swap_in.push([source as i32, target as i32]);
     }
 
     /// Before the step the row gets the state of a snapshot.
     pub(crate) fn load_state(&mut self, row: Row, snapshot: Snapshot) {
         let entry = [row as i32, LOAD_STATE, snapshot as i32];
-        self.state_updates.extend_from_slice(&entry);
+        self.state_updates.push(entry);
     }
 
     /// Before the step, and after all are loaded, the row gets the state of another.
     pub(crate) fn copy_state(&mut self, row: Row, from: Row) {
         let entry = [row as i32, COPY_STATE, from as i32];
-        self.state_updates.extend_from_slice(&entry);
+        self.state_updates.push(entry);
     }
 
     /// After the step the snapshot gets the state of the row.
     pub(crate) fn save_state(&mut self, row: Row, snapshot: Snapshot) {
         let entry = [row as i32, SAVE_STATE, snapshot as i32];
-        self.state_updates.extend_from_slice(&entry);
-    }
-
-    /// Writes the plan to the front of `out` and returns its length.
-    ///
-    /// # Panics
-    /// If `out` is shorter than [`Plan::capacity`] says and the plan needs it.
-    pub fn encode(&self, out: &mut [i32]) -> usize {
-        let sections: [&[i32]; NUM_SECTIONS] = [
-            &self.rows,
-            &self.num_tokens,
-            &self.input_ids,
-            &self.draft_counts,
-            &self.sample_rows,
-            &self.score_ranges,
-            &self.assigned,
-            &self.block_updates,
-            &self.copies,
-            &self.swap_in,
-            &self.swap_out,
-            &self.state_updates,
-        ];
-        out[..HEADER].fill(0);
-        let mut at = HEADER;
-        for (section, (width, length)) in sections.iter().zip(WIDTHS.iter().zip(LENGTHS)) {
-            out[length] = (section.len() / width) as i32;
-            out[at..at + section.len()].copy_from_slice(section);
-            at += section.len();
-        }
-        at
-    }
-}
-
-/// A buffer is not a plan, or does not fit the tables it is applied to.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct PlanError(pub String);
-
-/// A plan as the runner reads it.
-#[derive(Clone, Copy, Debug)]
-pub struct PlanView<'a> {
-    pub rows: &'a [i32],
-    pub num_tokens: &'a [i32],
-    pub input_ids: &'a [i32],
-    pub draft_counts: &'a [i32],
-    pub sample_rows: &'a [i32],
-    /// `[., 3]`: first token, number, the token behind the last.
-    pub score_ranges: &'a [[i32; 3]],
-    /// `[., 6]`: row, request slot, index, start, adapter slot, grammar slot.
-    pub assigned: &'a [[i32; 6]],
-    /// `[., 4]`: KV group, row, block index, block.
-    pub block_updates: &'a [[i32; 4]],
-    /// `[., 2]`: source and target, blocks. All sources are read before a target is written.
-    pub copies: &'a [[i32; 2]],
-    /// `[., 2]`: host block, block.
-    pub swap_in: &'a [[i32; 2]],
-    /// `[., 2]`: block, host block.
-    pub swap_out: &'a [[i32; 2]],
-    /// `[., 3]`: row, what is done, snapshot or row.
-    pub state_updates: &'a [[i32; 3]],
-}
-
-impl<'a> PlanView<'a> {
-    /// Cuts a buffer into its sections.
-    ///
-    /// # Errors
-    /// If the lengths of the header do not fit the buffer.
-    pub fn parse(buffer: &'a [i32]) -> Result<Self, PlanError> {
-        let wrong = || PlanError("plan: the header does not fit the buffer".into());
-        let (header, mut rest) = buffer.split_at_checked(HEADER).ok_or_else(wrong)?;
-        let mut sections = [&[] as &[i32]; NUM_SECTIONS];
-        for (section, (width, length)) in sections.iter_mut().zip(WIDTHS.iter().zip(LENGTHS)) {
-            let count = usize::try_from(header[length]).map_err(|_| wrong())?;
-            (*section, rest) = rest.split_at_checked(count * width).ok_or_else(wrong)?;
-        }
-        let [
-            rows,
-            num_tokens,
-            input_ids,
-            draft_counts,
-            sample_rows,
-            score_ranges,
-            assigned,
-            block_updates,
-            copies,
-            swap_in,
-            swap_out,
-            state_updates,
-        ] = sections;
-        Ok(Self {
-            rows,
-            num_tokens,
-            input_ids,
-            draft_counts,
-            sample_rows,
-            score_ranges: score_ranges.as_chunks().0,
-            assigned: assigned.as_chunks().0,
-            block_updates: block_updates.as_chunks().0,
-            copies: copies.as_chunks().0,
-            swap_in: swap_in.as_chunks().0,
-            swap_out: swap_out.as_chunks().0,
-            state_updates: state_updates.as_chunks().0,
-        })
+        self.state_updates.push(entry);
     }
 }
 
@@ -345,7 +299,7 @@ mod tests {
             (&[0, 0][..], &[3][..])
         );
         assert_eq!(view.score_ranges, [[1, 2, 8]]);
-        assert_eq!(view.assigned, [[3, 9, 2, 32, 4, 0]]);
+        assert_eq!(view.assigned, [[3, 9, 2, 32, 4]]);
         assert_eq!(view.copies, [[5, 6]]);
         assert_eq!(
             (view.swap_in, view.swap_out),

@@ -199,7 +199,7 @@ impl RowTables<'_> {
 
     fn apply(&mut self, view: &PlanView<'_>, undo: &mut Undo) -> Result<(), PlanError> {
         let num_rows = self.computed.len();
-        for &[row, slot, index, start, adapter, _grammar] in view.assigned {
+        for &[row, slot, index, start, adapter] in view.assigned {
             let row = below("assigned row", row, num_rows)?;
             let before = [
                 self.computed[row],

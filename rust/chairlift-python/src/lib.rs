@@ -61,6 +61,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::plan::register(module)?;
         crate::kernels::register(module)?;
         crate::norms::register(module)?;
         crate::activations::register(module)?;

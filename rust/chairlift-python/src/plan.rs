@@ -1,8 +1,23 @@
-//! `apply_plan`: the runner's tables and inputs as slices.
+//! The layout of a plan, and `apply_plan`: the runner's tables and inputs as slices.
 
-use chairlift_core::row_tables::{self, RowTables, StepInputs};
+use chairlift_core::{
+    plan,
+    row_tables::{self, RowTables, StepInputs},
+};
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
-use pyo3::{exceptions::PyValueError, prelude::*};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
+
+/// Names and numbers of a plan, for those that read one in Python.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let sections = plan::SECTIONS.iter();
+    let sections = sections.map(|section| (section.name, section.width, section.length));
+    let sections = PyTuple::new(module.py(), sections.collect::<Vec<_>>())?;
+    module.add("PLAN_HEADER_LEN", plan::HEADER)?;
+    module.add("PLAN_SECTIONS", sections)?;
+    module.add("LOAD_STATE", plan::LOAD_STATE)?;
+    module.add("COPY_STATE", plan::COPY_STATE)?;
+    module.add("SAVE_STATE", plan::SAVE_STATE)
+}
 
 /// Applies a plan to the runner's tables and derives the inputs of the forward pass.
 #[pyfunction]

@@ -205,7 +205,7 @@ impl World {
 
     fn check_joining(
         &mut self,
-        &[row, slot, answer, start, ..]: &[i32; 6],
+        &[row, slot, answer, start, ..]: &[i32; 5],
         before: &mut Before,
         num_joining: &mut usize,
     ) -> Checked<usize> {

@@ -187,7 +187,7 @@ impl World {
     }
 
     /// The row of an answer goes on elsewhere than where its last step ended.
-    pub(crate) fn moves(&mut self, &[row, slot, answer, start, ..]: &[i32; 6]) -> Checked<bool> {
+    pub(crate) fn moves(&mut self, &[row, slot, answer, start, ..]: &[i32; 5]) -> Checked<bool> {
         let Some(index) = self.rows[row as usize] else {
             return Ok(false);
         };

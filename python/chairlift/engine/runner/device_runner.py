@@ -21,7 +21,7 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
 from chairlift.attention.metadata import AttentionMetadata, AttentionWork
-from chairlift.core.plan import block_updates
+from chairlift.core.plan import PlanView
 from chairlift.engine.runner.device_draws import DeviceDraws, Pending
 from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.shape import RunnerShape
@@ -159,7 +159,7 @@ class DeviceRunner(ModelRunner):
         inputs = super().apply(plan)
         if inputs.states is not None:
             inputs = inputs._replace(states=self._send(inputs.states, turn))
-        updates = block_updates(plan.numpy())
+        updates = PlanView.of(plan.numpy()).block_updates
         if len(updates):
             group, row, column, block = updates.T
             _, num_lines, num_columns = self._device_tables.shape

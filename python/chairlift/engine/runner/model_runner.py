@@ -11,15 +11,7 @@ from chairlift import _core
 from chairlift.api.pooled import Pooled
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.core.events import PromptScores
-from chairlift.core.plan import (
-    COPY_STATE,
-    LOAD_STATE,
-    SAVE_STATE,
-    Int32Array,
-    block_copies,
-    block_swaps,
-    state_updates,
-)
+from chairlift.core.plan import Int32Array, PlanView
 from chairlift.engine.runner.sampler import Sampled, Sampler
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.engine.runner.staging import InputBuffers
@@ -169,19 +161,18 @@ class ModelRunner:
             if num_tokens == num_samples
             else None,
         )
-        numbers = plan.numpy()
-        swap_in, swap_out = block_swaps(numbers)
+        view = PlanView.of(plan.numpy())
         return StepInputs(
             buffers.input_ids[:num_tokens],
             metadata,
             buffers.sample_rows[:num_samples],
-            copies=_pairs(block_copies(numbers)),
-            swap_in=_pairs(swap_in),
-            swap_out=_pairs(swap_out),
+            copies=_pairs(view.copies),
+            swap_in=_pairs(view.swap_in),
+            swap_out=_pairs(view.swap_out),
             buffer=turn,
             scores=self._score_inputs(metadata, score_rows[:num_scores], score_targets),
             adapters=self._adapters[turn][:num_tokens] if num_adapted else None,
-            states=self._state_moves(state_updates(numbers)),
+            states=self._state_moves(view.state_updates),
         )
 
     def _state_moves(self, updates: Int32Array) -> StateMoves | None:
@@ -189,7 +180,8 @@ class ModelRunner:
             return None
         rows, kinds, others = torch.from_numpy(updates).unbind(1)
         snapshots = others + num_states(len(self._row_slot))
-        load, copy, save = (kinds == kind for kind in (LOAD_STATE, COPY_STATE, SAVE_STATE))
+        of_kind = (_core.LOAD_STATE, _core.COPY_STATE, _core.SAVE_STATE)
+        load, copy, save = (kinds == kind for kind in of_kind)
         return StateMoves(
             loads=torch.stack((rows[load], snapshots[load]), dim=1),
             copies=torch.stack((rows[copy], others[copy]), dim=1),
