@@ -21,6 +21,9 @@ _MAX_ALONE: Final = 10**18
 MAX_MULTIPLE: Final = 10_000
 """Of `multipleOf` without its decimal point: the parser keeps a state for each remainder."""
 
+_LEAST_ABOVE_ZERO: Final = 1e-30
+"""Takes the place of a bound `0 < x`, where the parser needs an inclusive one."""
+
 MAX_COUNT: Final = 1_000_000
 """Of the least length of a string, an array or an object."""
 _ENDLESS: Final = 2**31
@@ -129,7 +132,35 @@ def bounds(schema: dict[str, Any], path: str, *, is_integer: bool) -> dict[str, 
         if abs(bound) > MAX_EXACT:
             place = f"{path}.{name}"
             raise _inexact(place, bound)
+    return _exclude_integer_bound(found)
+
+
+def _exclude_integer_bound(found: dict[str, int | float]) -> dict[str, int | float]:
+    """Make an exclusive integer bound inclusive one float further, where the parser would admit it.
+
+    The parser writes the bound itself into its expression if the other bound begins with the same
+    integer, as in `0 < x <= 0.5`. Numbers between the bound and the next float are lost.
+    """
+    low, is_above = max(
+        (found.get("minimum", -math.inf), False), (found.get("exclusiveMinimum", -math.inf), True)
+    )
+    high, is_inclusive = min(
+        (found.get("maximum", math.inf), True), (found.get("exclusiveMaximum", math.inf), False)
+    )
+    if is_above and 0 <= low < high < low + 1 and low == math.trunc(low):
+        return {"minimum": _next_float(low)} | _without(found, LOWER)
+    if not is_inclusive and high - 1 < low < high <= 0 and high == math.trunc(high):
+        return {"maximum": -_next_float(-high)} | _without(found, UPPER)
     return found
+
+
+def _next_float(bound: float) -> float:
+    """Return the float above a bound; above 0 one that is written with few digits."""
+    return math.nextafter(bound, math.inf) if bound else _LEAST_ABOVE_ZERO
+
+
+def _without(found: dict[str, int | float], names: tuple[str, str]) -> dict[str, int | float]:
+    return {name: bound for name, bound in found.items() if name not in names}
 
 
 def _integer_bounds(found: dict[str, int | float], path: str) -> dict[str, int | float]:
