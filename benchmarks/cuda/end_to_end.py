@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from chairlift import _core
 from chairlift.attention.cuda import CudaBackend
+from chairlift.core.new_request import NewRequest
 from chairlift.engine.runner.device_draws import Pending
 from chairlift.engine.runner.device_runner import DeviceRunner
 from chairlift.engine.runner.shape import RunnerShape
@@ -148,7 +149,8 @@ class Bench:
         """Queue a request; greedy, to its full length."""
         prompt = [1 + i % 1000 for i in range(num_prompt)]
         now = time.monotonic_ns()
-        self.scheduler.add(now, prompt, max_tokens=num_output, detokenize=False)
+        request = NewRequest(prompt, max_tokens=num_output, detokenize=False)
+        self.scheduler.add(now, request)
 
     def run(self) -> Result:
         """Run steps until all requests have ended."""

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chairlift.core.new_request import NewRequest
+
 _Buffer: TypeAlias = Tensor | NDArray[np.int32]
 
 __version__: str
@@ -679,42 +681,12 @@ class Scheduler:
     wake_at: int | None
     """After an idle `schedule`: when something is due if no command comes before."""
 
-    def add(
-        self,
-        now: int,
-        prompt: Sequence[int],
-        *,
-        max_tokens: int,
-        num_sequences: int = 1,
-        min_tokens: int = 0,
-        stop: Sequence[str] = ...,
-        stop_token_ids: Sequence[int] = ...,
-        include_stop: bool = False,
-        detokenize: bool = True,
-        skip_special_tokens: bool = True,
-        tenant: str = ...,
-        salt: str = ...,
-        cache_read: bool = True,
-        cache_write: bool = True,
-        queue_deadline: int | None = None,
-        first_token_by: int | None = None,
-        deadline: int | None = None,
-        credit: int | None = None,
-        priority: int = 0,
-        adapter: tuple[int, int] = ...,
-        echo: bool = False,
-        prompt_logprobs: bool = False,
-        end_ids: Sequence[int] = ...,
-        stop_regex: StopRegex | None = None,
-        parser: AnswerParser | None = None,
-        turn_delay: int = 0,
-    ) -> Added:
-        """Queues a request; no stops, no salt and no tenant unless given.
+    def add(self, now: int, request: NewRequest) -> Added:
+        """Queues a request.
 
-        Without a credit there is no limit to it. Of the tenant that was served least, the request
-        joins first that has to start first: by its queue deadline, in time for its first token, or
-        30 s after its arrival; a level of priority is worth 10 s of that. With a `turn_delay` it
-        stands as if it had arrived so many nanoseconds later.
+        Of the tenant that was served least, the request joins first that has to start first: by its
+        queue deadline, in time for its first token, or 30 s after its arrival; a level of priority
+        is worth 10 s of that.
 
         Raises:
             Refused: With reason, field and message.

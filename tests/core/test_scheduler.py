@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from chairlift import _core
+from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import PlanView
 
 VOCAB = 100
@@ -55,7 +56,7 @@ def plan(scheduler):
 
 
 def test_a_request_runs_from_add_to_finished(scheduler, plan):
-    added = scheduler.add(5, [1, 2, 3], max_tokens=2)
+    added = scheduler.add(5, NewRequest([1, 2, 3], max_tokens=2))
     assert added.queue_position == 0
     first, *none = run_step(scheduler, plan, now=6)
     assert none == []
@@ -77,7 +78,7 @@ def test_a_request_runs_from_add_to_finished(scheduler, plan):
 
 
 def test_a_stop_string_is_named_and_cut(scheduler, plan):
-    scheduler.add(0, [1], max_tokens=9, stop=["7 7"])
+    scheduler.add(0, NewRequest([1], max_tokens=9, stop=["7 7"]))
     *tokens, finished = run_step(scheduler, plan) + run_step(scheduler, plan)
     assert (finished.reason, finished.stop) == ("stop", "7 7")
     assert "".join(event.text for event in tokens) == ""
@@ -96,7 +97,7 @@ def test_a_stop_string_is_named_and_cut(scheduler, plan):
 )
 def test_a_refusal_names_reason_and_field(scheduler, prompt, max_tokens, reason, field):
     with pytest.raises(_core.Refused) as refusal:
-        scheduler.add(0, prompt, max_tokens=max_tokens)
+        scheduler.add(0, NewRequest(prompt, max_tokens=max_tokens))
     assert (refusal.value.reason, refusal.value.field) == (reason, field)
     assert refusal.value.message
 
@@ -105,20 +106,27 @@ def test_what_the_pool_can_never_hold_is_refused_as_capacity():
     scheduler = new_scheduler(num_blocks=3)
     assert scheduler.max_context_len == 8
     with pytest.raises(_core.Refused) as refusal:
-        scheduler.add(0, [1] * 9, max_tokens=1)
+        scheduler.add(0, NewRequest([1] * 9, max_tokens=1))
     assert refusal.value.reason == "KV_CAPACITY"
+
+
+@pytest.mark.parametrize("field", [{"tenant": 5}, {"stop": "a"}, {"num_sequences": -1}])
+def test_a_field_of_a_wrong_type_is_named(scheduler, field):
+    request = NewRequest([1], **{"max_tokens": 1} | field)
+    with pytest.raises(TypeError, match=f"NewRequest.{next(iter(field))}"):
+        scheduler.add(0, request)
 
 
 def test_a_full_queue_is_refused(scheduler):
     for _ in range(2):
-        scheduler.add(0, [1], max_tokens=1)
+        scheduler.add(0, NewRequest([1], max_tokens=1))
     with pytest.raises(_core.Refused) as refusal:
-        scheduler.add(0, [1], max_tokens=1)
+        scheduler.add(0, NewRequest([1], max_tokens=1))
     assert (refusal.value.reason, refusal.value.field) == ("QUEUE_FULL", "")
 
 
 def test_abort_is_idempotent_and_its_events_are_taken(scheduler):
-    request_id = scheduler.add(0, [1], max_tokens=1).request_id
+    request_id = scheduler.add(0, NewRequest([1], max_tokens=1)).request_id
     assert scheduler.abort(1, request_id)
     assert not scheduler.abort(1, request_id)
     (event,) = scheduler.take_events()
@@ -128,7 +136,7 @@ def test_abort_is_idempotent_and_its_events_are_taken(scheduler):
 
 
 def test_an_abort_with_an_error_is_a_failed_event(scheduler):
-    scheduler.abort(1, scheduler.add(0, [1], max_tokens=1).request_id, "DRAINING")
+    scheduler.abort(1, scheduler.add(0, NewRequest([1], max_tokens=1)).request_id, "DRAINING")
     (event,) = scheduler.take_events()
     assert isinstance(event, _core.FailedEvent)
     assert event.reason == "DRAINING"
@@ -137,8 +145,8 @@ def test_an_abort_with_an_error_is_a_failed_event(scheduler):
 
 
 def test_a_row_that_is_not_finite_fails_alone(scheduler, plan):
-    bad = scheduler.add(0, [1], max_tokens=2).request_id
-    good = scheduler.add(0, [2], max_tokens=2).request_id
+    bad = scheduler.add(0, NewRequest([1], max_tokens=2)).request_id
+    good = scheduler.add(0, NewRequest([2], max_tokens=2)).request_id
     step = scheduler.schedule(0, plan)
     events = list(scheduler.update(0, step, int32(-1, 7)))
     assert [(e.request_id, type(e)) for e in events] == [
@@ -150,15 +158,15 @@ def test_a_row_that_is_not_finite_fails_alone(scheduler, plan):
 
 
 def test_a_failed_step_is_rolled_back(scheduler, plan):
-    guilty = scheduler.add(0, [1], max_tokens=2).request_id
-    other = scheduler.add(0, [2], max_tokens=2).request_id
+    guilty = scheduler.add(0, NewRequest([1], max_tokens=2)).request_id
+    other = scheduler.add(0, NewRequest([2], max_tokens=2)).request_id
     (event,) = scheduler.fail(0, scheduler.schedule(0, plan), [guilty])
     assert (event.request_id, event.reason) == (guilty, "STEP_FAILED")
     assert [event.request_id for event in run_step(scheduler, plan)] == [other]
 
 
 def test_a_step_that_is_not_in_flight_is_unknown(scheduler, plan):
-    scheduler.add(0, [1], max_tokens=2)
+    scheduler.add(0, NewRequest([1], max_tokens=2))
     step = scheduler.schedule(0, plan)
     with pytest.raises(_core.UnknownStep):
         scheduler.update(0, step + 1, int32(7))
@@ -171,7 +179,7 @@ def test_a_step_that_is_not_in_flight_is_unknown(scheduler, plan):
 
 def test_idle_tells_when_something_is_due(plan):
     scheduler = new_scheduler(policy="dynamic", batch_window=50)
-    scheduler.add(10, [1], max_tokens=1)
+    scheduler.add(10, NewRequest([1], max_tokens=1))
     assert scheduler.schedule(10, plan) is None
     assert scheduler.wake_at == 60
     assert scheduler.schedule(60, plan) is not None
@@ -179,7 +187,7 @@ def test_idle_tells_when_something_is_due(plan):
 
 def test_load_counts_requests_rows_and_blocks(scheduler, plan):
     for _ in range(2):
-        scheduler.add(0, [1] * 5, max_tokens=4)
+        scheduler.add(0, NewRequest([1] * 5, max_tokens=4))
     run_step(scheduler, plan)
     load = scheduler.load()
     assert (load.num_running, load.num_waiting, load.num_rows_held) == (2, 0, 2)
@@ -211,14 +219,14 @@ def test_the_plan_buffer_is_checked(scheduler):
 
 
 def test_numpy_arrays_serve_as_well_as_tensors(scheduler, plan):
-    scheduler.add(0, [1, 2, 3], max_tokens=1)
+    scheduler.add(0, NewRequest([1, 2, 3], max_tokens=1))
     array = np.zeros(scheduler.plan_capacity, dtype=np.int32)
     step = scheduler.schedule(0, array)
     ones = np.ones(4, dtype=np.int32)
     tokens, finished = scheduler.update(1, step, ones[:1])
     assert (tokens.token_ids, finished.reason) == ([1], "length")
     other = new_scheduler()
-    other.add(0, [1, 2, 3], max_tokens=1)
+    other.add(0, NewRequest([1, 2, 3], max_tokens=1))
     other.schedule(0, plan)
     assert array.tolist() == plan.tolist()
 
@@ -239,7 +247,7 @@ def test_an_array_that_does_not_fit_is_refused(scheduler, array, error, message)
 
 
 def test_a_live_request_can_be_changed_and_an_ended_one_not(scheduler, plan):
-    added = scheduler.add(0, [1, 2, 3], max_tokens=9, credit=1, priority=3)
+    added = scheduler.add(0, NewRequest([1, 2, 3], max_tokens=9, credit=1, priority=3))
     run_step(scheduler, plan)
     load = scheduler.load()
     assert (load.num_running, load.num_running_suspended, load.num_waiting_suspended) == (1, 1, 0)
@@ -256,7 +264,7 @@ def test_a_live_request_can_be_changed_and_an_ended_one_not(scheduler, plan):
 
 
 def test_a_time_limit_counts_from_the_arrival(scheduler, plan):
-    added = scheduler.add(100, [1], max_tokens=9, credit=0)
+    added = scheduler.add(100, NewRequest([1], max_tokens=9, credit=0))
     scheduler.change(120, added.request_id, priority=0, time_limit=50)
     assert scheduler.schedule(149, plan) is None
     assert scheduler.wake_at == 150
@@ -267,8 +275,8 @@ def test_a_time_limit_counts_from_the_arrival(scheduler, plan):
 
 def test_a_request_that_waits_is_told_why(plan):
     scheduler = new_scheduler(max_num_seqs=1)
-    runs = scheduler.add(0, [1, 2], max_tokens=2).request_id
-    waits = scheduler.add(0, [1, 2, 3], max_tokens=1).request_id
+    runs = scheduler.add(0, NewRequest([1, 2], max_tokens=2)).request_id
+    waits = scheduler.add(0, NewRequest([1, 2, 3], max_tokens=1)).request_id
     first = run_step(scheduler, plan, now=5)
     assert [event.request_id for event in first] == [runs]
     told = scheduler.explain(waits)
@@ -282,7 +290,7 @@ def test_a_request_that_waits_is_told_why(plan):
 
 
 def test_a_step_accepts_drafts_up_to_the_first_wrong_one(scheduler, plan):
-    request_id = scheduler.add(0, [1, 2, 3], max_tokens=9).request_id
+    request_id = scheduler.add(0, NewRequest([1, 2, 3], max_tokens=9)).request_id
     assert not scheduler.draft(request_id, [7])
     run_step(scheduler, plan)
     assert scheduler.draft(request_id, [7, 7, 8, 7])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from chairlift import _core
 from chairlift.core.events import SampledLogprobs
+from chairlift.core.new_request import NewRequest
 from chairlift.server.calls.outbox import CAPACITY, MAX_TOKEN_BYTES, Outboxes
 from chairlift.server.convert.messages import OutputOptions
 from chairlift.v1 import generation_pb2 as pb
@@ -43,7 +44,8 @@ class Engine:
         )
         self.plan = torch.zeros(self.core.plan_capacity, dtype=torch.int32)
         self.requests = [
-            self.core.add(0, [1], max_tokens=max_tokens).request_id for _ in range(num_requests)
+            self.core.add(0, NewRequest([1], max_tokens=max_tokens)).request_id
+            for _ in range(num_requests)
         ]
 
     def step(self, token):

@@ -15,6 +15,7 @@ from chairlift.api.config import Drafts, EngineConfig
 from chairlift.api.errors import EngineDownError, Reason, refusal
 from chairlift.api.types import RequestState, WaitCause, Waiting
 from chairlift.core.events import core_refusal
+from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import PlanView
 from chairlift.core.scheduler import nanoseconds, new_scheduler
 from chairlift.engine.loading.loaded import LoadedModel
@@ -110,8 +111,7 @@ class Core:
         now, times, use = self._clock(), prepared.times, prepared.adapter
         try:
             with self.guarded():
-                added = self.scheduler.add(
-                    now,
+                request = NewRequest(
                     prepared.prompt,
                     max_tokens=prepared.max_tokens,
                     num_sequences=prepared.num_answers,
@@ -138,6 +138,7 @@ class Core:
                     stop_regex=prepared.stop_regex,
                     parser=prepared.parser,
                 )
+                added = self.scheduler.add(now, request)
         except _core.Refused as error:
             raise core_refusal(error) from None
         self.requests.add(added.slots, added.request_id)

@@ -23,6 +23,7 @@ import numpy as np
 
 from chairlift import _core
 from chairlift.api.errors import ConfigError
+from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import plan_len
 from chairlift.replay.format import Header
 from chairlift.replay.trace_writer import (
@@ -161,10 +162,10 @@ class RecordedScheduler:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401, whatever the scheduler has
         return getattr(self._scheduler, name)
 
-    def add(self, now: int, prompt: Sequence[int], **options: Any) -> _core.Added:  # noqa: ANN401
+    def add(self, now: int, request: NewRequest) -> _core.Added:
         """Add a request; a refused one is not recorded: the length of its answer is unknown."""
-        added = self._scheduler.add(now, prompt, **options)
-        self._put(Added(now, added.request_id, prompt, options))
+        added = self._scheduler.add(now, request)
+        self._put(Added(now, added.request_id, request))
         return added
 
     def abort(self, now: int, request_id: int, reason: str = "cancelled") -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from chairlift import _core
 from chairlift.api.figures import Run, unwritten_share
+from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import PlanView
 from chairlift.core.scheduler import new_scheduler
 from chairlift.replay.format import Header, StepTime
@@ -168,21 +169,20 @@ class _Replay:
 
     def _add(self, index: int) -> None:
         request, now = self._trace.requests[index], self._now
-        prompt = prompt_token_ids(index, request, self._trace.header.block_size)
+        new = NewRequest(
+            prompt_token_ids(index, request, self._trace.header.block_size),
+            max_tokens=self._lengths[index],
+            detokenize=False,
+            tenant=str(request.tenant),
+            cache_read=request.cache_read,
+            cache_write=request.cache_write,
+            queue_deadline=_after(now, request.queue_timeout),
+            first_token_by=_after(now, request.time_to_first_token),
+            deadline=_after(now, request.time_limit),
+            priority=request.priority,
+        )
         try:
-            added = self._core.add(
-                now,
-                prompt,
-                max_tokens=self._lengths[index],
-                detokenize=False,
-                tenant=str(request.tenant),
-                cache_read=request.cache_read,
-                cache_write=request.cache_write,
-                queue_deadline=_after(now, request.queue_timeout),
-                first_token_by=_after(now, request.time_to_first_token),
-                deadline=_after(now, request.time_limit),
-                priority=request.priority,
-            )
+            added = self._core.add(now, new)
         except _core.Refused as error:
             self._unanswered[error.reason] += 1
             return

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
+from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import PlanView
 from chairlift.replay.format import (
     HASH_BYTES,
@@ -32,9 +33,7 @@ class Added(NamedTuple):
 
     now: int
     request_id: int
-    prompt: Sequence[int]
-    options: dict[str, Any]
-    """Of `Scheduler.add`."""
+    request: NewRequest
 
 
 class Cancelled(NamedTuple):
@@ -135,7 +134,7 @@ class TraceWriter:
         """Yield the lines of one entry, in the order of the events."""
         match entry:
             case Added():
-                for index in range(entry.options.get("num_sequences", 1)):
+                for index in range(entry.request.num_sequences):
                     yield self._arrival(entry, index)
             case Cancelled(now, request_id):
                 t = now - self._start
@@ -158,28 +157,27 @@ class TraceWriter:
 
     def _arrival(self, entry: Added, index: int) -> str:
         self._num_requests += 1
-        options = entry.options
-        tenant, salt = options.get("tenant", ""), options.get("salt", "")
-        own = (tenant.encode(), salt.encode(), repr(options.get("adapter", (0, 0))).encode())
+        request = entry.request
+        own = (request.tenant.encode(), request.salt.encode(), repr(request.adapter).encode())
         root = b"".join(len(b).to_bytes(8, "little") + b for b in own)
         chain = _Chain(self._key, self._header.block_size, root)
-        chain.extend(entry.prompt)
+        chain.extend(request.prompt)
         live = _Live(self._num_requests, chain, len(chain.names))
         self._live[entry.request_id, index] = live
         return dump(
             Arrival(
                 t=entry.now - self._start,
                 request=live.number,
-                prompt=len(entry.prompt),
-                max_tokens=options["max_tokens"],
-                tenant=self._tenants.setdefault(tenant, len(self._tenants)),
-                queue_timeout=_after(entry.now, options.get("queue_deadline")),
-                time_to_first_token=_after(entry.now, options.get("first_token_by")),
-                time_limit=_after(entry.now, options.get("deadline")),
-                priority=options.get("priority", 0),
+                prompt=len(request.prompt),
+                max_tokens=request.max_tokens,
+                tenant=self._tenants.setdefault(request.tenant, len(self._tenants)),
+                queue_timeout=_after(entry.now, request.queue_deadline),
+                time_to_first_token=_after(entry.now, request.first_token_by),
+                time_limit=_after(entry.now, request.deadline),
+                priority=request.priority,
                 blocks="".join(chain.names),
-                cache_read=options.get("cache_read", True),
-                cache_write=options.get("cache_write", True),
+                cache_read=request.cache_read,
+                cache_write=request.cache_write,
             )
         )
 

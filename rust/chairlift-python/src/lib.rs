@@ -22,6 +22,7 @@ mod full_attention;
 mod kernels;
 mod linear;
 mod load;
+mod new_request;
 mod norms;
 mod outboxes;
 mod plan;

@@ -3,21 +3,20 @@
 use std::sync::Arc;
 
 use chairlift_core::{
-    Adapter, Config, KvGroup, Namespace, NewRequest, PromptOptions, RequestId,
+    Config, KvGroup, RequestId,
     plan::Plan,
     policy::Policy,
     scheduler::{self, Change, Next, Schedule, StepId, Stopping},
 };
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
-use chairlift_text::TextOptions;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{
-    answer::AnswerParser,
     drafts::{self, Drafts, Undrafted},
     error,
     events::{Buffers, Events, end_reason},
     load::Load,
+    new_request::NewRequest,
     text::{StopRegex, TokenTable},
     waits::Waiting,
 };
@@ -137,88 +136,8 @@ impl Scheduler {
         })
     }
 
-    #[pyo3(signature = (now, prompt, *, max_tokens, num_sequences = 1, min_tokens = 0, stop = vec![],
-        stop_token_ids = vec![], include_stop = false, detokenize = true,
-        skip_special_tokens = true, tenant = String::new(), salt = String::new(),
-        cache_read = true, cache_write = true, queue_deadline = None, first_token_by = None,
-        deadline = None, credit = None, priority = 0, adapter = (0, 0), echo = false,
-        prompt_logprobs = false, end_ids = vec![], stop_regex = None,
-        parser = None, turn_delay = 0))]
-    #[expect(
-        clippy::too_many_arguments,
-        clippy::fn_params_excessive_bools,
-        reason = "keyword arguments of the Python method"
-    )]
-    fn add(
-        &mut self,
-        py: Python<'_>,
-        now: u64,
-        prompt: Vec<i32>,
-        max_tokens: usize,
-        num_sequences: usize,
-        min_tokens: usize,
-        stop: Vec<String>,
-        stop_token_ids: Vec<i32>,
-        include_stop: bool,
-        detokenize: bool,
-        skip_special_tokens: bool,
-        tenant: String,
-        salt: String,
-        cache_read: bool,
-        cache_write: bool,
-        queue_deadline: Option<u64>,
-        first_token_by: Option<u64>,
-        deadline: Option<u64>,
-        credit: Option<u64>,
-        priority: i32,
-        adapter: (u32, u64),
-        echo: bool,
-        prompt_logprobs: bool,
-        end_ids: Vec<i32>,
-        stop_regex: Option<PyRef<'_, StopRegex>>,
-        parser: Option<PyRef<'_, AnswerParser>>,
-        turn_delay: u64,
-    ) -> PyResult<Added> {
-        let text = TextOptions {
-            detokenize,
-            skip_special_tokens,
-            stop,
-            stop_regex: stop_regex.map(|regex| Arc::clone(&regex.inner)),
-            include_stop,
-        };
-        let new = NewRequest {
-            prompt,
-            num_sequences,
-            max_tokens,
-            min_tokens,
-            stop_token_ids,
-            end_ids,
-            text,
-            fields: parser.as_ref().map(|parser| parser.fields()),
-            kept_tokens: parser
-                .map_or_else(|| Arc::new([]) as Arc<[i32]>, |parser| parser.kept_tokens()),
-            namespace: Namespace {
-                tenant,
-                salt,
-                adapter: Adapter {
-                    slot: adapter.0,
-                    generation: adapter.1,
-                },
-            },
-            cache_read,
-            cache_write,
-            prompt_output: PromptOptions {
-                echo,
-                scores: prompt_logprobs,
-            },
-            queue_deadline,
-            first_token_by,
-            deadline,
-            credit,
-            priority,
-            turn_delay,
-        };
-        let added = self.inner.add(now, new);
+    fn add(&mut self, py: Python<'_>, now: u64, request: NewRequest<'_>) -> PyResult<Added> {
+        let added = self.inner.add(now, request.into());
         let added = added.map_err(|refusal| error::refused(py, refusal))?;
         Ok(Added {
             request_id: added.request.0,

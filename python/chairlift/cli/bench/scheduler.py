@@ -50,6 +50,7 @@ def _decode_steps(running: int, steps: int) -> Iterator[float]:
     import torch
 
     from chairlift import _core
+    from chairlift.core.new_request import NewRequest
 
     budget = max(8192, running)
     # While the last prompts are computed, the first requests decode already.
@@ -77,7 +78,7 @@ def _decode_steps(running: int, steps: int) -> Iterator[float]:
         # One in BLOCK_SIZE requests fills a block in each step, as in real traffic.
         length = PROMPT_TOKENS + i % BLOCK_SIZE
         prompt = [(7 * i + j) % VOCAB_SIZE for j in range(length)]
-        core.add(time.monotonic_ns(), prompt, max_tokens=longest)
+        core.add(time.monotonic_ns(), NewRequest(prompt, max_tokens=longest))
     plan = torch.zeros(core.plan_capacity, dtype=torch.int32)
     tokens = torch.full((running,), 5, dtype=torch.int32)
     measured = 0
