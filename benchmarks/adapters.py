@@ -21,7 +21,7 @@ from chairlift.api.types import Request, Sampling, Stopping
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES
 from chairlift.model.lora.load import linears
-from chairlift.model.tensors.model_tensors import ModelTensors
+from chairlift.model.tensors.model_tensors import model_tensors
 from safetensors.torch import save_file
 
 from benchmarks.peers.model import make_model
@@ -74,7 +74,7 @@ def write_adapter(folder: Path, model: Path, rank: int) -> Path:
     config = ModelConfig.load(model)
     tensors = {}
     draw = torch.Generator().manual_seed(0)
-    for layer in ModelTensors.of(config.spec, FAMILIES[config.architecture].names).layers:
+    for layer in model_tensors(config.spec, FAMILIES[config.architecture].names).layers:
         for part in linears(layer):
             for name, outputs in zip(part.names, part.outputs, strict=True):
                 for half, shape in (("A", (rank, part.inputs)), ("B", (outputs, rank))):

@@ -18,11 +18,11 @@ from chairlift.model.families import FAMILIES
 from chairlift.model.forward.kv_cache import allocate_kv_cache
 from chairlift.model.forward.transformer import Transformer
 from chairlift.model.parts.norms import Norm
+from chairlift.model.parts.weights import LayerWeights, Weights
 from chairlift.model.specs.layer_parts import Attention, Mlp, RmsNorm
 from chairlift.model.specs.model_spec import LayerShape, LayerSpec, ModelSpec
 from chairlift.model.specs.rope import Rope
 from chairlift.model.specs.vocabulary import Embedding, Head
-from chairlift.model.weights.layers import LayerWeights, Weights
 
 BLOCK_SIZE = 16
 

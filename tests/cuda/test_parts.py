@@ -13,7 +13,7 @@ from chairlift.model.families import FAMILIES
 from chairlift.model.families.family import LLAMA_NAMES, Family, attention, decoder, mlp, rms_norm
 from chairlift.model.specs.layer_parts import Experts, Mlp, RmsNorm
 from chairlift.model.specs.model_spec import LayerSpec
-from chairlift.model.tensors.model_tensors import ModelTensors
+from chairlift.model.tensors.model_tensors import model_tensors, stored_shapes
 from chairlift.model.weights.layers import load_weights
 from safetensors.torch import save_file
 
@@ -64,8 +64,7 @@ MIXTURES = {
     ),
 }
 """In the place of these feed-forwards."""
-NAMES = replace(
-    LLAMA_NAMES,
+NAMES = LLAMA_NAMES.with_parts(
     sinks="self_attn.sinks",
     choice_bias="mlp.choice_bias",
     factors="mlp.factors",
@@ -102,7 +101,7 @@ def write(folder):
         scale = 1.0 if "sinks" in name else scale
         return (torch.randn(shape, generator=draw) * scale + is_norm).bfloat16()
 
-    shapes = ModelTensors.of(loaded.spec, loaded.names).shapes()
+    shapes = stored_shapes(model_tensors(loaded.spec, loaded.names))
     save_file({n: random(n, shape) for n, shape in shapes.items()}, folder / "model.safetensors")
 
 

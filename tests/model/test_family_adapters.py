@@ -9,7 +9,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.forward.transformer import Transformer
 from chairlift.model.lora.load import linears, load_adapter
 from chairlift.model.lora.tables import AdapterTables
-from chairlift.model.tensors.model_tensors import ModelTensors
+from chairlift.model.tensors.model_tensors import model_tensors
 from chairlift.model.weights.layers import load_weights
 from safetensors.torch import save_file
 
@@ -30,7 +30,7 @@ def test_an_adapter_equals_merged_weights(pretrained, tmp_path, family):
     config, merged = ModelConfig.load(folder), build(family)
     generator = torch.Generator().manual_seed(3)
     tensors = {}
-    for layer in ModelTensors.of(config.spec, config.names).layers:
+    for layer in model_tensors(config.spec, config.names).layers:
         for part in linears(layer):
             for name, outputs in zip(part.names, part.outputs, strict=True):
                 a = torch.randn(RANK, part.inputs, generator=generator) / part.inputs**0.5

@@ -1,5 +1,7 @@
 """Where the bytes go, said before and found after."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from chairlift import _core
@@ -8,11 +10,12 @@ from chairlift.api.errors import ConfigError
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cuda import CudaBackend
 from chairlift.kernels import Linear
+from chairlift.kernels.cpu import Experts
 from chairlift.model.config import ModelConfig
 from chairlift.model.memory.plan import plan_memory
 from chairlift.model.parts.norms import Norm
 from chairlift.model.specs.rope import cos_sin_table
-from chairlift.model.weights.layers import ExpertWeights, load_weights
+from chairlift.model.weights.layers import load_weights
 from torch import Tensor
 
 from tests.model.families import FAMILIES
@@ -25,13 +28,13 @@ def loaded_bytes(part):
     match part:
         case Tensor():
             return part.nbytes
-        case Linear() | Norm() | ExpertWeights():
+        case Linear() | Norm() | Experts():
             return part.num_bytes
         case tuple():
             return sum(loaded_bytes(item) for item in part)
         case None:
             return 0
-    return sum(loaded_bytes(getattr(part, name)) for name in part.__slots__)
+    return sum(loaded_bytes(getattr(part, field.name)) for field in fields(part))
 
 
 def rope_bytes(model):

@@ -11,7 +11,7 @@ from chairlift.model.forward.transformer import Transformer
 from chairlift.model.memory.plan import plan_memory
 from chairlift.model.parts.buffers import Buffers
 from chairlift.model.parts.recurrent import allocate_states, num_states
-from chairlift.model.tensors.model_tensors import ModelTensors
+from chairlift.model.tensors.model_tensors import model_tensors, stored_shapes
 from chairlift.model.weights.layers import load_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -107,7 +107,7 @@ def storage_bytes(parts):
 )
 def test_the_plan_equals_what_is_allocated(tmp_path, values, dtype, quantize, budget, num_rows):
     config = load_config(tmp_path, values, dtype)
-    shapes = ModelTensors.of(config.spec, config.names).shapes()
+    shapes = stored_shapes(model_tensors(config.spec, config.names))
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
     save_file(tensors, tmp_path / "model.safetensors")
     engine = EngineConfig(

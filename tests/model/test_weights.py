@@ -4,13 +4,23 @@ import json
 import os
 import struct
 from contextlib import ExitStack
+from dataclasses import fields
 
 import pytest
 import torch
 from chairlift.api.config import Dtype
 from chairlift.api.errors import ModelError
+from chairlift.checkpoints.gguf.names import NAMES, NAMES_OF
 from chairlift.checkpoints.safetensors import open_file
 from chairlift.model.config import ModelConfig
+from chairlift.model.families import FAMILIES
+from chairlift.model.tensors.parts import (
+    ExpertNorms,
+    ExpertParts,
+    LayerParts,
+    ModelParts,
+    RecurrentParts,
+)
 from chairlift.model.weights.layers import load_weights
 from safetensors.torch import load_file, save_file
 
@@ -34,6 +44,27 @@ def sharded(tmp_path):
     build(FAMILY).save_pretrained(tmp_path, max_shard_size="60KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     return tmp_path
+
+
+INNER_PARTS = {
+    "choice_bias",
+    "expert_down",
+    "expert_gate_up",
+    "factors",
+    "shared_down",
+    "shared_gate_up",
+}
+"""Those that are packed into a field of a record, or into one of two."""
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "gguf", *NAMES_OF])
+def test_every_name_of_a_family_is_of_a_part(family):
+    tables = [{"gguf": NAMES, **NAMES_OF}.get(family)]
+    tables += [FAMILIES[family].names] if family in FAMILIES else []
+    records = ExpertNorms, ExpertParts, LayerParts, ModelParts, RecurrentParts
+    known = {field.name for record in records for field in fields(record)} | INNER_PARTS
+    for names in filter(None, tables):
+        assert names.parts.keys() <= known
 
 
 def load(folder, **settings):

@@ -132,6 +132,7 @@ class Experts:
             limit=rules.limit,
             alpha=rules.alpha,
         )
+        self.num_bytes = sum(layer.num_bytes for layer in (*gate_up, *down))
         self.workspace_bytes = 0
 
     def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:  # noqa: ARG002, as `ExpertLayers`

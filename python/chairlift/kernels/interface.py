@@ -78,6 +78,10 @@ class ExpertLayers(Protocol):
     """A mixture of experts, packed."""
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights of all experts."""
+
+    @property
     def workspace_bytes(self) -> int:
         """Of a token; 0 where the kernels allocate what they need."""
 

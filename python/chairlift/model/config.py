@@ -31,7 +31,7 @@ from chairlift.model.families import BIDIRECTIONAL, FAMILIES, Family
 from chairlift.model.specs.layer_parts import Attention
 from chairlift.model.specs.model_spec import ModelSpec, SpecError
 from chairlift.model.specs.rope import DividedScaling
-from chairlift.model.tensors.model_tensors import ModelTensors
+from chairlift.model.tensors.model_tensors import unused_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class ModelConfig:
             bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
             generation=generation,
             block_types=_block_types(model, scheme, family.names, dtype),
-            ignored=family.ignored + ModelTensors.unused(spec, family.names),
+            ignored=family.ignored + unused_tensors(spec, family.names),
             scheme=scheme,
         )
 
@@ -166,7 +166,7 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
     stored = {name: tensor.dtype for name, tensor in tensors.items()}
     names = NAMES_OF.get(architecture, NAMES)
     # What decides which experts are used, and how fast states decay, is widened.
-    exact = tuple(f".{name}.weight" for name in (names.router, *names.b_a))
+    exact = tuple(f".{name}.weight" for name in (names["router"][0], *names["beta_alpha"]))
     in_blocks = {
         name: kind
         for name, kind in stored.items()

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -254,13 +254,9 @@ def test_a_file_of_numbers_is_computed_in_its_type(tmp_path, types, dtype):
 
 def packed_bytes(weights):
     """Return the bytes of all tensors and layers that were loaded."""
-    parts = [weights.embedding, weights.final_norm, weights.head]
-    for layer in weights.layers:
-        parts.extend(getattr(layer, field.name) for field in fields(layer))
     return sum(
         part.nbytes if isinstance(part, torch.Tensor) else part.num_bytes
-        for part in parts
-        if part is not None
+        for part in weights.leaves()
     )
 
 

@@ -21,7 +21,7 @@ from chairlift.checkpoints.gguf.decoders import (
 from chairlift.checkpoints.gguf.end_tokens import end_token_ids
 from chairlift.checkpoints.gguf.hybrids import hybrid_fields
 from chairlift.checkpoints.gguf.metadata import DIVISORS, HYBRIDS, Metadata
-from chairlift.checkpoints.gguf.names import NAMES
+from chairlift.checkpoints.gguf.names import CHOICE_BIAS, DOWN, NAMES, QUERY
 from chairlift.checkpoints.gguf.reader import GgufHeader
 
 ARCHITECTURES: Final = {
@@ -176,8 +176,8 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
         "max_position_embeddings": own.integer("context_length"),
         "rope_parameters": own.rope(),
         "tie_word_embeddings": f"{NAMES.head}.weight" not in header.tensors,
-        "attention_bias": own.has(f"{NAMES.query}.bias"),
-        "mlp_bias": own.has(f"{NAMES.down}.bias"),
+        "attention_bias": own.has(f"{QUERY}.bias"),
+        "mlp_bias": own.has(f"{DOWN}.bias"),
         "sliding_window": longest_sight,
         "eos_token_id": list(end_token_ids(metadata)),
         "bos_token_id": metadata.optional_integer("tokenizer.ggml.bos_token_id", least=0),
@@ -293,7 +293,7 @@ def _experts(own: Metadata) -> dict[str, Any]:
         "num_experts_per_tok": own.integer("expert_used_count"),
         "norm_topk_prob": True,
         "routed_scaling_factor": scale or 1.0,
-        "use_expert_bias": own.has(NAMES.choice_bias),
+        "use_expert_bias": own.has(CHOICE_BIAS),
     }
     if width := "moe_intermediate_size" if own.kind == "gemma4" else _EXPERT_SIZES.get(own.kind):
         values[width] = own.integer("expert_feed_forward_length")

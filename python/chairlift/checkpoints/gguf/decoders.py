@@ -7,7 +7,7 @@ import torch
 
 from chairlift.checkpoints.gguf.gemma4 import gemma4_fields
 from chairlift.checkpoints.gguf.metadata import Metadata
-from chairlift.checkpoints.gguf.names import NAMES
+from chairlift.checkpoints.gguf.names import QUERY
 
 MULTIPLIERS: Final = {
     "embedding_scale": "embedding_multiplier",
@@ -46,7 +46,7 @@ def decoder_fields(own: Metadata) -> Mapping[str, Any]:
         case "ernie4_5-moe":
             return _ernie(own)
         case "starcoder2":
-            return {"use_bias": own.has(f"{NAMES.query}.bias"), "sliding_window": _STARCODER2}
+            return {"use_bias": own.has(f"{QUERY}.bias"), "sliding_window": _STARCODER2}
         case "gemma4":
             return gemma4_fields(own)
         case "gemma2" | "gemma3":

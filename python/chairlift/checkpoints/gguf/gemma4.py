@@ -7,7 +7,7 @@ import torch
 
 from chairlift.api.errors import ModelError
 from chairlift.checkpoints.gguf.metadata import DIVISORS, Metadata
-from chairlift.checkpoints.gguf.names import NAMES
+from chairlift.checkpoints.gguf.names import NAMES, VALUE
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _INFINITE: Final = 1e29
@@ -68,7 +68,7 @@ def _keys_are_values(own: Metadata, kinds: Sequence[str]) -> bool:
     """Return whether layers that see all tokens have no projection of values."""
     tensors = own.header.tensors
     has_values = [
-        f"{NAMES.layers}.{number}.{NAMES.value}.weight" in tensors
+        f"{NAMES.layers}.{number}.{VALUE}.weight" in tensors
         for number, kind in enumerate(kinds)
         if kind == _FULL
     ]

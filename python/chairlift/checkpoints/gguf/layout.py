@@ -9,12 +9,10 @@ from typing import Final
 from chairlift.checkpoints.files.fields import Fields
 from chairlift.checkpoints.files.stored import DTYPES, StoredTensor
 from chairlift.checkpoints.gguf.metadata import Metadata
-from chairlift.checkpoints.gguf.names import NAMES
+from chairlift.checkpoints.gguf.names import KEY, NAMES, QUERY
 from chairlift.checkpoints.gguf.reader import GgufHeader
 
-_OF_LAYER: Final = re.compile(
-    rf"{NAMES.layers}\.[0-9]+\.({NAMES.query}|{NAMES.key})\.(?:weight|bias)"
-)
+_OF_LAYER: Final = re.compile(rf"{NAMES.layers}\.[0-9]+\.({QUERY}|{KEY})\.(?:weight|bias)")
 """Queries and keys, whose rows llama.cpp has in another order."""
 _IN_PAIRS: Final = frozenset(("granite", "granitehybrid", "granitemoe", "llama", "smollm3"))
 """Architectures whose rows of queries and keys lie in the order of llama.cpp."""
@@ -42,7 +40,7 @@ def open_gguf(path: Path, files: ExitStack) -> GgufHeader:
     if not isinstance(kind, str) or kind not in _IN_PAIRS:
         return header
     num_heads, num_kv_heads = Metadata(header, kind).num_heads()
-    of_part = {NAMES.query: num_heads, NAMES.key: num_kv_heads}
+    of_part = {QUERY: num_heads, KEY: num_kv_heads}
     # By the tensors that there are: the number of layers is what the file says.
     found = {name: _OF_LAYER.fullmatch(name) for name in header.tensors}
     heads = {name: of_part[match[1]] for name, match in found.items() if match}

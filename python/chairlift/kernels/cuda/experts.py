@@ -88,6 +88,7 @@ class Experts:
     ) -> None:
         self._gate_up, self._gate_up_bias = _stacked(gate_up)
         self._down, self._down_bias = _stacked(down)
+        self.num_bytes = sum(layer.num_bytes for layer in (*gate_up, *down))
         self._rules = rules
         self._gate = ExpertGate.of(rules)
         self._num, self._hidden, self._inner = self._down.shape

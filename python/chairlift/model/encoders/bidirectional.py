@@ -17,7 +17,8 @@ from chairlift.model.encoders.encoder import Encoder, Packed
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.encoders.weights import load_encoder_weights
 from chairlift.model.forward.transformer import Transformer
-from chairlift.model.weights.layers import Weights, load_weights
+from chairlift.model.parts.weights import Weights
+from chairlift.model.weights.layers import load_weights
 
 
 class BidirectionalEncoder:

@@ -1,10 +1,8 @@
 """Bamba: Mamba-2 in most layers, attention with RoPE of half a head in the others."""
 
-from dataclasses import replace
-
 from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import Family, attention, decoder, mlp, rms_norm
-from chairlift.model.families.granite import MAMBA_DEFAULTS, MAMBA_NAMES, mamba
+from chairlift.model.families.granite import FEED_FORWARD_NAMES, MAMBA_DEFAULTS, mamba
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 _SHARE = 0.5
@@ -31,14 +29,7 @@ def _bamba(fields: Fields) -> ModelSpec:
 
 BAMBA = Family(
     _bamba,
-    replace(
-        MAMBA_NAMES,
-        final_norm="model.final_layernorm",
-        feed_forward_norm="pre_ff_layernorm",
-        gate="feed_forward.gate_proj",
-        up="feed_forward.up_proj",
-        down="feed_forward.down_proj",
-    ),
+    FEED_FORWARD_NAMES,
     defaults={
         **MAMBA_DEFAULTS,
         "num_key_value_heads": 8,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import Family, attention, decoder, mlp, rms_norm
-from chairlift.model.families.granite import MAMBA_DEFAULTS, MAMBA_NAMES, mamba
+from chairlift.model.families.granite import FEED_FORWARD_NAMES, MAMBA_DEFAULTS, mamba
 from chairlift.model.specs.layer_parts import Attention
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 from chairlift.model.specs.recurrence import Mamba2
@@ -64,14 +64,7 @@ def _falcon_h1(fields: Fields) -> ModelSpec:
 
 FALCON_H1 = Family(
     _falcon_h1,
-    replace(
-        MAMBA_NAMES,
-        final_norm="model.final_layernorm",
-        feed_forward_norm="pre_ff_layernorm",
-        gate="feed_forward.gate_proj",
-        up="feed_forward.up_proj",
-        down="feed_forward.down_proj",
-    ),
+    FEED_FORWARD_NAMES,
     defaults={
         **MAMBA_DEFAULTS,
         "num_key_value_heads": 8,

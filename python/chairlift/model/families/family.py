@@ -32,18 +32,28 @@ LLAMA_NAMES = CheckpointNames(
     final_norm="model.norm",
     head="lm_head",
     layers="model.layers",
+    parts={},
+).with_parts(
     attention_norm="input_layernorm",
-    query="self_attn.q_proj",
-    key="self_attn.k_proj",
-    value="self_attn.v_proj",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     query_norm="self_attn.q_norm",
     key_norm="self_attn.k_norm",
     output="self_attn.o_proj",
     feed_forward_norm="post_attention_layernorm",
-    gate="mlp.gate_proj",
-    up="mlp.up_proj",
+    gate_up=("mlp.gate_proj", "mlp.up_proj"),
     down="mlp.down_proj",
+    router=("mlp.gate", "mlp.shared_expert_gate"),
+    expert_gate_up=("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),
+    expert_down="mlp.experts.{}.down_proj",
+    shared_gate_up=("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    shared_down="mlp.shared_experts.down_proj",
 )
+
+
+def state_names(at: str) -> dict[str, str]:
+    """Return what most hybrids call the numbers of a recurrent state, whose names begin so."""
+    numbers = {"rate": "A_log", "dt_bias": "dt_bias", "skip": "D", "state_norm": "norm"}
+    return {part: f"{at}.{name}" for part, name in numbers.items()}
 
 
 _ACTIVATIONS = {

@@ -22,8 +22,7 @@ from chairlift.model.families.family import (
 from chairlift.model.specs.layer_parts import Attention
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
-_NAMES = replace(
-    LLAMA_NAMES,
+_NAMES = LLAMA_NAMES.with_parts(
     attention_norm_after="post_attention_layernorm",
     feed_forward_norm="pre_feedforward_layernorm",
     feed_forward_norm_after="post_feedforward_layernorm",

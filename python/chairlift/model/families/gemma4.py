@@ -145,18 +145,17 @@ def _layer_inputs(fields: Fields) -> LayerInputs | None:
 
 GEMMA4 = Family(
     _gemma4,
-    replace(
-        LLAMA_NAMES,
+    LLAMA_NAMES.with_parts(
         attention_norm_after="post_attention_layernorm",
         feed_forward_norm="pre_feedforward_layernorm",
         feed_forward_norm_after="post_feedforward_layernorm",
         scalar="layer_scalar",
-        shared="mlp.{}",
+        shared_gate_up=LLAMA_NAMES["gate_up"],
+        shared_down=LLAMA_NAMES["down"],
         router="router.proj",
         router_norm="router",
         factors="router.per_expert_scale",
-        expert_gate="experts.{}.gate_proj",
-        expert_up="experts.{}.up_proj",
+        expert_gate_up=("experts.{}.gate_proj", "experts.{}.up_proj"),
         expert_down="experts.{}.down_proj",
         experts_norm="pre_feedforward_layernorm_2",
         shared_norm_after="post_feedforward_layernorm_1",
@@ -191,13 +190,14 @@ _TEXT = "model.language_model."
 _names = GEMMA4.names
 GEMMA4_WITH_VISION = GEMMA4._replace(
     names=replace(
-        _names,
+        _names.with_parts(
+            layer_embedding=f"{_TEXT}embed_tokens_per_layer",
+            layer_context=f"{_TEXT}per_layer_model_projection",
+            layer_context_norm=f"{_TEXT}per_layer_projection_norm",
+        ),
         embedding=f"{_TEXT}embed_tokens",
         final_norm=f"{_TEXT}norm",
         layers=f"{_TEXT}layers",
-        layer_embedding=f"{_TEXT}embed_tokens_per_layer",
-        layer_context=f"{_TEXT}per_layer_model_projection",
-        layer_context_norm=f"{_TEXT}per_layer_projection_norm",
     ),
     text="text_config",
     ignored=(

@@ -49,12 +49,12 @@ def _gpt_oss(fields: Fields) -> ModelSpec:
 GPT_OSS = Family(
     _gpt_oss,
     replace(
-        LLAMA_NAMES,
-        sinks="self_attn.sinks",
-        router="mlp.router",
-        expert_gate_up="mlp.experts.{}.gate_up_proj",
-        in_turn=True,
-        expert_down="mlp.experts.{}.down_proj",
+        LLAMA_NAMES.with_parts(
+            sinks="self_attn.sinks",
+            router="mlp.router",
+            expert_gate_up="mlp.experts.{}.gate_up_proj",
+        ),
+        has_interleaved_experts=True,
         experts_transposed=True,
     ),
     defaults={

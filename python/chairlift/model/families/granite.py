@@ -14,6 +14,7 @@ from chairlift.model.families.family import (
     experts,
     mlp,
     rms_norm,
+    state_names,
 )
 from chairlift.model.specs.layer_parts import Experts, Mlp
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
@@ -131,13 +132,21 @@ def check_time_step_limit(fields: Fields) -> None:
         fields.fail("time_step_limit", "0 to infinity")
 
 
-MAMBA_NAMES = replace(
-    LLAMA_NAMES,
-    projection=("mamba.in_proj",),
-    conv=("mamba.conv1d",),
-    delta="mamba.",
-    mixed="mamba.out_proj",
+MAMBA_NAMES = LLAMA_NAMES.with_parts(
+    projection="mamba.in_proj",
+    conv="mamba.conv1d",
+    mixed_output="mamba.out_proj",
+    **state_names("mamba"),
 )
+FEED_FORWARD_NAMES = replace(
+    MAMBA_NAMES.with_parts(
+        feed_forward_norm="pre_ff_layernorm",
+        gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+        down="feed_forward.down_proj",
+    ),
+    final_norm="model.final_layernorm",
+)
+"""What Bamba and Falcon-H1 call their parts."""
 MAMBA_DEFAULTS = {
     "mamba_n_heads": 128,
     "mamba_n_groups": 1,
@@ -149,11 +158,11 @@ MAMBA_DEFAULTS = {
 GRANITE = Family(_spec, LLAMA_NAMES, defaults=DEFAULTS)
 GRANITE_HYBRID = Family(
     _hybrid,
-    replace(
-        MAMBA_NAMES,
+    MAMBA_NAMES.with_parts(
         gate_up="shared_mlp.input_linear",
         down="shared_mlp.output_linear",
-        shared="shared_mlp.{}",
+        shared_gate_up="shared_mlp.input_linear",
+        shared_down="shared_mlp.output_linear",
         router="block_sparse_moe.router.layer",
         expert_gate_up="block_sparse_moe.input_linear.{}",
         expert_down="block_sparse_moe.output_linear.{}",

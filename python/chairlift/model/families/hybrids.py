@@ -16,6 +16,7 @@ from chairlift.model.families.family import (
     mlp,
     norms_less_one,
     rms_norm,
+    state_names,
 )
 from chairlift.model.families.mixtures import sparse_where
 from chairlift.model.specs.layer_parts import Experts, Mlp, RmsNorm
@@ -168,19 +169,19 @@ def delta(fields: Fields) -> GatedDelta:
 LFM2 = Family(
     _lfm2,
     replace(
-        LLAMA_NAMES,
+        LLAMA_NAMES.with_parts(
+            attention_norm="operator_norm",
+            query_norm="self_attn.q_layernorm",
+            key_norm="self_attn.k_layernorm",
+            output="self_attn.out_proj",
+            feed_forward_norm="ffn_norm",
+            gate_up=("feed_forward.w1", "feed_forward.w3"),
+            down="feed_forward.w2",
+            projection="conv.in_proj",
+            conv="conv.conv",
+            mixed_output="conv.out_proj",
+        ),
         final_norm="model.embedding_norm",
-        attention_norm="operator_norm",
-        query_norm="self_attn.q_layernorm",
-        key_norm="self_attn.k_layernorm",
-        output="self_attn.out_proj",
-        feed_forward_norm="ffn_norm",
-        gate="feed_forward.w1",
-        up="feed_forward.w3",
-        down="feed_forward.w2",
-        projection=("conv.in_proj",),
-        conv=("conv.conv",),
-        mixed="conv.out_proj",
     ),
     defaults={
         "num_key_value_heads": 8,
@@ -196,13 +197,13 @@ LFM2 = Family(
 LFM2_MOE = Family(
     _lfm2_moe,
     replace(
-        LFM2.names,
-        router="feed_forward.gate",
-        choice_bias="feed_forward.expert_bias",
+        LFM2.names.with_parts(
+            router="feed_forward.gate",
+            choice_bias="feed_forward.expert_bias",
+            expert_gate_up=("feed_forward.experts.{}.w1", "feed_forward.experts.{}.w3"),
+            expert_down="feed_forward.experts.{}.w2",
+        ),
         choice_bias_axes=1,
-        expert_gate="feed_forward.experts.{}.w1",
-        expert_up="feed_forward.experts.{}.w3",
-        expert_down="feed_forward.experts.{}.w2",
     ),
     defaults={
         **LFM2.defaults,
@@ -217,13 +218,12 @@ LFM2_MOE = Family(
 )
 QWEN3_5 = Family(
     _qwen3_5,
-    replace(
-        LLAMA_NAMES,
+    LLAMA_NAMES.with_parts(
         projection=("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
-        b_a=("linear_attn.in_proj_b", "linear_attn.in_proj_a"),
-        conv=("linear_attn.conv1d",),
-        delta="linear_attn.",
-        mixed="linear_attn.out_proj",
+        beta_alpha=("linear_attn.in_proj_b", "linear_attn.in_proj_a"),
+        conv="linear_attn.conv1d",
+        mixed_output="linear_attn.out_proj",
+        **state_names("linear_attn"),
     ),
     ignored=("mtp.",),
     defaults={
@@ -240,7 +240,10 @@ QWEN3_5 = Family(
 )
 QWEN3_5_MOE = Family(
     _qwen3_5_moe,
-    replace(QWEN3_5.names, shared="mlp.shared_expert.{}"),
+    QWEN3_5.names.with_parts(
+        shared_gate_up=("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
+        shared_down="mlp.shared_expert.down_proj",
+    ),
     ignored=("mtp.",),
     defaults={
         **QWEN3_5.defaults,
@@ -253,10 +256,8 @@ QWEN3_5_MOE = Family(
 )
 QWEN3_NEXT = Family(
     _qwen3_next,
-    replace(
-        QWEN3_5_MOE.names,
-        projection=("linear_attn.in_proj_qkvz",),
-        b_a=("linear_attn.in_proj_ba",),
+    QWEN3_5_MOE.names.with_parts(
+        projection="linear_attn.in_proj_qkvz", beta_alpha="linear_attn.in_proj_ba"
     ),
     ignored=("mtp.",),
     defaults={

@@ -136,11 +136,9 @@ QWEN3_MOE = Family(
 )
 MIXTRAL = Family(
     _mixtral,
-    replace(
-        LLAMA_NAMES,
+    LLAMA_NAMES.with_parts(
         router=f"{_BLOCK}.gate",
-        expert_gate=f"{_BLOCK}.experts.{{}}.w1",
-        expert_up=f"{_BLOCK}.experts.{{}}.w3",
+        expert_gate_up=(f"{_BLOCK}.experts.{{}}.w1", f"{_BLOCK}.experts.{{}}.w3"),
         expert_down=f"{_BLOCK}.experts.{{}}.w2",
     ),
     defaults={
@@ -153,8 +151,7 @@ MIXTRAL = Family(
 )
 GRANITE_MOE = Family(
     _granite,
-    replace(
-        LLAMA_NAMES,
+    LLAMA_NAMES.with_parts(
         router=f"{_BLOCK}.router.layer",
         expert_gate_up=f"{_BLOCK}.input_linear.{{}}",
         expert_down=f"{_BLOCK}.output_linear.{{}}",
@@ -163,7 +160,7 @@ GRANITE_MOE = Family(
 )
 ERNIE_MOE = Family(
     _ernie,
-    replace(LLAMA_NAMES, choice_bias="mlp.moe_statics.e_score_correction_bias"),
+    LLAMA_NAMES.with_parts(choice_bias="mlp.moe_statics.e_score_correction_bias"),
     defaults={
         "num_key_value_heads": 4,
         "rms_norm_eps": 1e-5,

@@ -16,14 +16,14 @@ from chairlift.model.families.family import (
     kinds_by_pattern,
     mlp,
     rms_norm,
+    state_names,
     windows_by_kind,
 )
 from chairlift.model.families.hybrids import LINEAR, delta, mixer_kinds
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 from chairlift.model.specs.recurrence import GatedDelta
 
-_NAMES = replace(
-    LLAMA_NAMES,
+_NAMES = LLAMA_NAMES.with_parts(
     attention_norm_after="post_attention_layernorm",
     feed_forward_norm_after="post_feedforward_layernorm",
 )
@@ -104,15 +104,13 @@ OLMO3 = Family(
 )
 OLMO_HYBRID = Family(
     _olmo_hybrid,
-    replace(
-        _NAMES,
+    _NAMES.with_parts(
         feed_forward_norm="post_attention_layernorm",
         projection=tuple(f"linear_attn.{part}_proj" for part in "qkvg"),
-        b_a=("linear_attn.b_proj", "linear_attn.a_proj"),
+        beta_alpha=("linear_attn.b_proj", "linear_attn.a_proj"),
         conv=tuple(f"linear_attn.{part}_conv1d" for part in "qkv"),
-        delta="linear_attn.",
-        state_norm="o_norm",
-        mixed="linear_attn.o_proj",
+        mixed_output="linear_attn.o_proj",
+        **{**state_names("linear_attn"), "state_norm": "linear_attn.o_norm"},
     ),
     defaults={"linear_conv_kernel_dim": 4, "linear_allow_neg_eigval": True},
     ignored=("mtp.",),

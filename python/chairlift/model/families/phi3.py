@@ -1,7 +1,5 @@
 """Phi-3 and Phi-4-mini: one tensor for query, key and value, one for gate and up, and LongRoPE."""
 
-from dataclasses import replace
-
 from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
@@ -42,7 +40,7 @@ _LONG_ROPE = "su", "yarn"
 
 PHI3 = Family(
     _spec,
-    replace(LLAMA_NAMES, qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
+    LLAMA_NAMES.with_parts(qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
     defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
     ignores_code=True,
 )

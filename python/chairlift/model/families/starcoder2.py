@@ -1,7 +1,5 @@
 """StarCoder2: layer norms, biases everywhere, and a feed-forward without a gate."""
 
-from dataclasses import replace
-
 from chairlift.checkpoints.files.fields import Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
@@ -31,7 +29,7 @@ def _spec(fields: Fields) -> ModelSpec:
 
 STARCODER2 = Family(
     _spec,
-    replace(LLAMA_NAMES, up="mlp.c_fc", down="mlp.c_proj"),
+    LLAMA_NAMES.with_parts(gate_up="mlp.c_fc", down="mlp.c_proj"),
     defaults={
         "num_key_value_heads": 2,
         "hidden_act": "gelu_pytorch_tanh",

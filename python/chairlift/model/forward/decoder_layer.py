@@ -11,10 +11,10 @@ from chairlift.model.lora.tables import LayerAdapters
 from chairlift.model.parts.buffers import Buffers, HeadBuffers
 from chairlift.model.parts.norms import Norm
 from chairlift.model.parts.recurrent import LayerStates, RecurrentMixer
+from chairlift.model.parts.weights import ExpertNormWeights, ExpertWeights, LayerWeights
 from chairlift.model.specs.layer_parts import Attention, Mlp
 from chairlift.model.specs.model_spec import ModelSpec, RopeTable
 from chairlift.model.specs.vocabulary import LayerInputs
-from chairlift.model.weights.layers import ExpertNorms, ExpertWeights, LayerWeights
 
 
 class AdaptedRows(NamedTuple):
@@ -178,30 +178,32 @@ class DecoderLayer:
         if experts is None:
             return
         if experts.norms is not None:
-            self._experts_apart(experts, experts.norms, buffers)
+            self._add_experts(experts, experts.norms, buffers)
             return
         inputs = self._inputs(buffers)
         logits = buffers.router[:, : experts.router.out_features]
         experts.router(inputs, out=logits)
         if dense is None:
-            experts.packed(inputs, logits, buffers.update, buffers.experts)
+            experts.mixture(inputs, logits, buffers.update, buffers.experts)
         else:
             assert spec is not None, "a shared one is beside them"
-            experts.packed(inputs, logits[:, : spec.num], buffers.routed, buffers.experts)
+            experts.mixture(inputs, logits[:, : spec.num], buffers.routed, buffers.experts)
             if spec.shared_is_gated:
                 self.backend.kernels.gate_by_sigmoid(buffers.update, logits[:, spec.num :])
             self.backend.kernels.add_scaled(buffers.update, buffers.routed)
 
-    def _experts_apart(self, experts: ExpertWeights, norms: ExpertNorms, buffers: Buffers) -> None:
+    def _add_experts(
+        self, experts: ExpertWeights, norms: ExpertNormWeights, buffers: Buffers
+    ) -> None:
         """Add what experts make of the stream to the update of the shared one, both normed."""
         kernels, x, normed = self.backend.kernels, buffers.x, buffers.normed
         logits = buffers.router[:, : experts.router.out_features]
-        norms.router(kernels, x, normed)
+        norms.router_norm(kernels, x, normed)
         experts.router(normed, out=logits)
-        norms.before(kernels, x, normed)
-        experts.packed(normed, logits, buffers.routed, buffers.experts)
-        norms.shared_after(kernels, buffers.update, normed)
-        norms.after(kernels, buffers.routed, buffers.update)
+        norms.experts_norm(kernels, x, normed)
+        experts.mixture(normed, logits, buffers.routed, buffers.experts)
+        norms.shared_norm_after(kernels, buffers.update, normed)
+        norms.experts_norm_after(kernels, buffers.routed, buffers.update)
         kernels.add_scaled(buffers.update, normed)
 
     def _dense(self, spec: Mlp, buffers: Buffers, rows: AdaptedRows | None) -> None:

@@ -19,9 +19,9 @@ from chairlift.model.forward.kv_cache import LayerViews
 from chairlift.model.lora.tables import AdapterTables
 from chairlift.model.parts.buffers import Buffers
 from chairlift.model.parts.recurrent import States
+from chairlift.model.parts.weights import Weights
 from chairlift.model.specs.model_spec import RopeTable
 from chairlift.model.specs.rope import cos_sin_table
-from chairlift.model.weights.layers import Weights
 
 MOST_RECORDED = 16
 """Forward passes that are kept; a call takes about a kilobyte, and a layer some eight of them."""
@@ -170,13 +170,16 @@ class Transformer:
 
     def _compute_layer_inputs(self, input_ids: Tensor, buffers: Buffers) -> None:
         """Compute what each layer gets of each token, from its id and its embedding."""
-        own, weights = self.config.spec.layer_inputs, self.weights.layer_inputs
-        if own is None or weights is None:
+        own, weights = self.config.spec.layer_inputs, self.weights
+        if own is None:
             return
+        assert weights.layer_embedding is not None, "as the spec has it"
+        assert weights.layer_context is not None, "as the spec has it"
+        assert weights.layer_context_norm is not None, "as the spec has it"
         kernels, inputs, context = self.backend.kernels, buffers.layer_inputs, buffers.context
-        weights.context(buffers.x, out=inputs)
-        kernels.rms_norm(inputs, weights.norm, own.norm_eps, out=context)
-        kernels.select_rows(weights.embedding, input_ids, inputs, self._input_multiplier)
+        weights.layer_context(buffers.x, out=inputs)
+        kernels.rms_norm(inputs, weights.layer_context_norm, own.norm_eps, out=context)
+        kernels.select_rows(weights.layer_embedding, input_ids, inputs, self._input_multiplier)
         kernels.add_scaled(inputs, context)
         kernels.scale(inputs, 2**-0.5)
 
@@ -197,7 +200,7 @@ class Transformer:
     def _new_buffers(self, num_tokens: int) -> Buffers:
         weights, config = self.weights, self.config
         device, stream_dtype = weights.embedding.device, weights.final_norm.weight.dtype
-        packed = (layer.experts.packed for layer in weights.layers if layer.experts is not None)
+        packed = (layer.experts.mixture for layer in weights.layers if layer.experts is not None)
         workspace_bytes = max((own.workspace_bytes for own in packed), default=0)
         return Buffers.empty(
             config.spec, num_tokens, config.dtype, device, stream_dtype, workspace_bytes

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, Generic, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,8 +22,8 @@ from chairlift.checkpoints.safetensors import open_file
 from chairlift.model.config import ModelConfig
 from chairlift.model.lora.config import MAX_JSON_BYTES, AdapterConfig, check_folder
 from chairlift.model.lora.folder import AdapterFolder
-from chairlift.model.tensors.linear_tensors import LinearTensors
-from chairlift.model.tensors.model_tensors import LayerTensors, ModelTensors
+from chairlift.model.tensors.model_tensors import model_tensors
+from chairlift.model.tensors.part_tensors import LayerTensors, LinearTensors
 
 FILE: Final = "adapter_model.safetensors"
 _PREFIX: Final = "base_model.model."
@@ -31,13 +31,16 @@ _A: Final = ".lora_A.weight"
 _B: Final = ".lora_B.weight"
 
 
-class LayerUpdates(NamedTuple):
-    """What an adapter adds to the linear layers of a decoder layer."""
+LayerT = TypeVar("LayerT")
 
-    qkv: _core.LowRank
-    output: _core.LowRank
-    gate_up: _core.LowRank
-    down: _core.LowRank
+
+class AdaptedLayers(NamedTuple, Generic[LayerT]):
+    """One thing for each of the linear layers of a decoder layer that adapters change."""
+
+    qkv: LayerT
+    output: LayerT
+    gate_up: LayerT
+    down: LayerT
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,14 @@ class PackedAdapter:
     """An adapter in memory."""
 
     rank: int
-    layers: tuple[LayerUpdates, ...]
+    layers: tuple[AdaptedLayers[_core.LowRank], ...]
     num_bytes: int
 
 
-def linears(layer: LayerTensors) -> tuple[LinearTensors, ...]:
-    """Return the packed linear layers of a decoder layer, in the order of `LayerUpdates`."""
-    none = LinearTensors((), (), 1)
-    return layer.qkv or none, layer.output or none, layer.gate_up or none, layer.down or none
+def linears(layer: LayerTensors) -> AdaptedLayers[LinearTensors]:
+    """Return the packed linear layers of a decoder layer; one that is absent has no outputs."""
+    names = AdaptedLayers._fields
+    return AdaptedLayers._make(getattr(layer, name) or LinearTensors((), (), 1) for name in names)
 
 
 def adapter_bytes(config: ModelConfig, rank: int) -> int:
@@ -104,13 +107,15 @@ def _load(folder: Path, config: ModelConfig, max_rank: int, opener: Opener) -> P
         stored = open_file(path, files, MAX_JSON_BYTES, opener)
         _check(path, adapter, stored, shapes)
         reader = _Reader(stored, config.dtype, adapter.scale)
-        packed = tuple(LayerUpdates._make(map(reader.update, linears(layer))) for layer in layers)
+        packed: tuple[AdaptedLayers[_core.LowRank], ...] = tuple(
+            AdaptedLayers._make(map(reader.update, linears(layer))) for layer in layers
+        )
     return PackedAdapter(adapter.rank, packed, reader.num_bytes)
 
 
 def _layers(config: ModelConfig) -> tuple[LayerTensors, ...]:
     """Return the layers by the names of `transformers`, whatever the checkpoint calls them."""
-    return ModelTensors.of(config.spec, config.module_names).layers
+    return model_tensors(config.spec, config.module_names).layers
 
 
 def _check(

@@ -1,18 +1,9 @@
 """The adapters of a model by slot, where its forward pass reads them."""
 
-from typing import NamedTuple
-
 from chairlift import _core
-from chairlift.model.lora.load import LayerUpdates, PackedAdapter
+from chairlift.model.lora.load import AdaptedLayers, PackedAdapter
 
-
-class LayerAdapters(NamedTuple):
-    """The tables of a decoder layer's linear layers, in the order of `LayerUpdates`."""
-
-    qkv: _core.AdapterTable
-    output: _core.AdapterTable
-    gate_up: _core.AdapterTable
-    down: _core.AdapterTable
+LayerAdapters = AdaptedLayers[_core.AdapterTable]
 
 
 class AdapterTables:
@@ -26,8 +17,8 @@ class AdapterTables:
             num_slots: Adapters that they hold at most.
         """
         self.num_slots = num_slots
-        self.layers = tuple(
-            LayerAdapters._make(_core.AdapterTable(num_slots) for _ in LayerUpdates._fields)
+        self.layers: tuple[LayerAdapters, ...] = tuple(
+            AdaptedLayers._make(_core.AdapterTable(num_slots) for _ in AdaptedLayers._fields)
             for _ in range(num_layers)
         )
 

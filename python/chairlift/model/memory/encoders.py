@@ -6,7 +6,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.spec import EncoderConfig
 from chairlift.model.encoders.weights import encoder_stream_dtype
 from chairlift.model.memory.plan import MemoryPlan
-from chairlift.model.parts.buffers import BufferWidths
+from chairlift.model.parts.buffers import buffer_bytes
 from chairlift.model.specs.rope import table_bytes
 from chairlift.model.weights.layers import stream_dtype
 from chairlift.model.weights.sizes import WeightSizes
@@ -23,7 +23,7 @@ def plan_encoder(settings: EngineConfig, config: EncoderConfig | ModelConfig) ->
     else:
         weights = WeightSizes(config, settings.quantize, cpu).total()
         stream = stream_dtype(config, settings.quantize, cpu)
-        buffers = BufferWidths.of(config.spec).num_bytes(num_tokens, config.dtype, stream)
+        buffers = buffer_bytes(config.spec, num_tokens, config.dtype, stream)
     return MemoryPlan(
         weight_bytes=weights,
         active_weight_bytes=weights,

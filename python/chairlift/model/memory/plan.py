@@ -24,7 +24,7 @@ from chairlift.kernels.cuda.device import pinned_bytes
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.kv_cache import kv_bytes_per_block, plan_blocks, plan_host_blocks
 from chairlift.model.lora.load import adapter_bytes
-from chairlift.model.parts.buffers import BufferWidths
+from chairlift.model.parts.buffers import buffer_bytes
 from chairlift.model.parts.recurrent import kv_share, num_states, plan_snapshots, state_bytes
 from chairlift.model.weights.layers import stream_dtype
 from chairlift.model.weights.sizes import WeightSizes
@@ -167,7 +167,7 @@ def _activation_bytes(
     num_tokens = settings.max_num_batched_tokens
     num_rows = min(settings.max_num_seqs, num_tokens)
     logits = num_rows * model.spec.vocab_size * _FLOAT32
-    buffers = BufferWidths.of(model.spec).num_bytes(num_tokens, model.dtype, stream)
+    buffers = buffer_bytes(model.spec, num_tokens, model.dtype, stream)
     experts = (own for layer in model.spec.layers if (own := layer.experts) is not None)
     hidden = model.spec.hidden_size
     inside = max((kernels.expert_bytes(own, hidden, model.dtype) for own in experts), default=0)

@@ -9,69 +9,60 @@ from chairlift.attention.backend import Heads, Projections
 from chairlift.kernels import Kernels
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
-_NUM_STREAM = 4
-"""Buffers of the residual stream, which come first."""
 _ALIGNMENT = 8
 """Numbers."""
+_STREAM = "x", "normed", "update", "routed"
+"""The buffers of the residual stream, which have its dtype."""
 
 
-class BufferWidths(NamedTuple):
-    """Numbers per token of each buffer: of the residual stream, then inside the layers."""
+def _widths(spec: ModelSpec) -> dict[str, int]:
+    """Return the numbers per token of each buffer: of each that of its widest layer.
 
-    x: int
-    normed: int
-    update: int
-    routed: int
-    qkv: int
-    values: int
-    attended: int
-    projected: int
-    convolved: int
-    mixed: int
-    gate_up: int
-    gated: int
-    layer_inputs: int
-    context: int
-    router: int = 0
-    """float32, whatever the dtype."""
+    A name is a field of `Buffers`; `HeadBuffers` lie in `qkv`, `values` and `attended`.
+    """
+    hidden, inner = spec.shape.hidden_size, spec.shape.intermediate_size
+    inputs = 0 if spec.layer_inputs is None else spec.layer_inputs.size
+    recurrent = [own for layer in spec.layers if (own := layer.recurrent) is not None]
+    is_gated = any(mlp.gated for layer in spec.layers if (mlp := layer.dense) is not None)
+    return {
+        "x": hidden,
+        "normed": hidden,
+        "update": hidden,
+        "routed": hidden if spec.router_size else 0,
+        "qkv": max(heads.projected_size for heads in spec.heads),
+        "values": max(heads.normed_size for heads in spec.heads),
+        "attended": max(heads.query_size for heads in spec.heads),
+        "projected": _aligned(max((own.projected_size for own in recurrent), default=0)),
+        "convolved": max((own.conv_size for own in recurrent), default=0),
+        "mixed": max((own.mixed_size for own in recurrent), default=0),
+        "gate_up": max(2 * inner if is_gated else inner, inputs),
+        "gated": max(inner, inputs),
+        "layer_inputs": spec.num_layers * inputs,
+        "context": spec.num_layers * inputs,
+        "router": spec.router_size,
+    }
 
-    @classmethod
-    def of(cls, spec: ModelSpec) -> "BufferWidths":
-        """Return the widths of a model: of each buffer that of its widest layer."""
-        hidden, inner = spec.shape.hidden_size, spec.shape.intermediate_size
-        inputs = 0 if spec.layer_inputs is None else spec.layer_inputs.size
-        recurrent = [own for layer in spec.layers if (own := layer.recurrent) is not None]
-        is_gated = any(mlp.gated for layer in spec.layers if (mlp := layer.dense) is not None)
-        return cls(
-            x=hidden,
-            normed=hidden,
-            update=hidden,
-            routed=hidden if spec.router_size else 0,
-            qkv=max(heads.projected_size for heads in spec.heads),
-            values=max(heads.normed_size for heads in spec.heads),
-            attended=max(heads.query_size for heads in spec.heads),
-            projected=_aligned(max((own.projected_size for own in recurrent), default=0)),
-            convolved=max((own.conv_size for own in recurrent), default=0),
-            mixed=max((own.mixed_size for own in recurrent), default=0),
-            gate_up=max(2 * inner if is_gated else inner, inputs),
-            gated=max(inner, inputs),
-            layer_inputs=spec.num_layers * inputs,
-            context=spec.num_layers * inputs,
-            router=spec.router_size,
-        )
 
-    def num_bytes(self, num_tokens: int, dtype: torch.dtype, stream_dtype: torch.dtype) -> int:
-        """Return the bytes of the buffers of so many tokens.
+def _dtype(name: str, dtype: torch.dtype, stream_dtype: torch.dtype) -> torch.dtype:
+    if name == "router":
+        return torch.float32
+    return stream_dtype if name in _STREAM else dtype
 
-        Args:
-            num_tokens: Of the largest step.
-            dtype: Of the layers' inner values.
-            stream_dtype: Of the residual stream and its norm.
-        """
-        *inner, router = self[_NUM_STREAM:]
-        stream = sum(self[:_NUM_STREAM])
-        item = stream * stream_dtype.itemsize + sum(inner) * dtype.itemsize
-        return num_tokens * (item + router * torch.float32.itemsize)
+
+def buffer_bytes(
+    spec: ModelSpec, num_tokens: int, dtype: torch.dtype, stream_dtype: torch.dtype
+) -> int:
+    """Return the bytes of the buffers of so many tokens.
+
+    Args:
+        spec: The model.
+        num_tokens: Of the largest step.
+        dtype: Of the layers' inner values.
+        stream_dtype: Of the residual stream and its norm.
+    """
+    return num_tokens * sum(
+        width * _dtype(name, dtype, stream_dtype).itemsize for name, width in _widths(spec).items()
+    )
 
 
 def _aligned(width: int) -> int:
@@ -164,30 +155,17 @@ class Buffers(NamedTuple):
             stream_dtype: Of the residual stream and its norm; None is the same.
             workspace_bytes: Of a token, for mixtures of experts.
         """
-        stream_dtype = stream_dtype or dtype
-        widths = BufferWidths.of(spec)
-        inner_types = [dtype] * (len(widths) - _NUM_STREAM - 1)
-        dtypes = (*[stream_dtype] * _NUM_STREAM, *inner_types, torch.float32)
-        x, normed, update, routed, qkv, values, attended, *others, router = (
-            torch.empty(*(num_tokens, width), dtype=own, device=device)
-            for width, own in zip(widths, dtypes, strict=True)
-        )
-        projected, convolved, mixed, gate_up, gated, layer_inputs, context = others
+        memory = {
+            name: torch.empty(
+                num_tokens, width, dtype=_dtype(name, dtype, stream_dtype or dtype), device=device
+            )
+            for name, width in _widths(spec).items()
+        }
+        qkv, values, attended = (memory.pop(name) for name in ("qkv", "values", "attended"))
         return cls(
-            x=x,
-            normed=normed,
-            update=update,
-            routed=routed,
             heads=tuple(HeadBuffers.of(heads, qkv, values, attended) for heads in spec.heads),
-            projected=projected,
-            convolved=convolved,
-            mixed=mixed,
-            gate_up=gate_up,
-            gated=gated,
-            layer_inputs=layer_inputs,
-            context=context,
-            router=router,
             experts=torch.empty(num_tokens, workspace_bytes, dtype=torch.uint8, device=device),
+            **memory,
         )
 
     def first(self, num_tokens: int) -> "Buffers":

@@ -8,7 +8,6 @@ Behind the rows lie snapshots, with which requests begin that share the beginnin
 scheduler says which state is copied where.
 """
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,10 @@ from torch import Tensor
 
 from chairlift.attention.backend import zeroed
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.kernels import Kernels, LinearLayer, cpu
+from chairlift.kernels import Kernels, cpu
 from chairlift.kernels.interface import DeltaRules, ScanRules
 from chairlift.model.parts.buffers import Buffers
+from chairlift.model.parts.weights import RecurrentWeights
 from chairlift.model.specs.model_spec import ModelSpec
 from chairlift.model.specs.recurrence import GatedDelta, Mamba2, Recurrent, ShortConv
 
@@ -120,36 +120,12 @@ def _state_shapes(spec: ModelSpec) -> list[tuple[tuple[int, ...], ...]]:
     return [() if own is None else own.state_shapes for own in recurrent]
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentWeights:
-    """What has a recurrent state; single numbers are float32."""
-
-    project: LinearLayer
-    """H to `projected_size`, or to all of it but `b_a`."""
-    output: LinearLayer
-    """`mixed_size` to H."""
-    conv_weight: Tensor
-    """`[num_taps, channels]`, that of the oldest input first."""
-    conv_bias: Tensor | None = None
-    """`[channels]`"""
-    b_a: LinearLayer | None = None
-    """H to the shares, then the decays, of the heads of the gated delta rule."""
-    rate: Tensor | None = None
-    """`[num_value_heads]`: of the decay."""
-    dt_bias: Tensor | None = None
-    """`[num_value_heads]`"""
-    norm: Tensor | None = None
-    """`[value_dim]`: weight of the norm of a head's output; `[inner_size]` of Mamba-2."""
-    skip: Tensor | None = None
-    """`[num_heads]`: of Mamba-2."""
-
-
 class RecurrentMixer:
     """What mixes tokens by a recurrent state."""
 
     def __init__(self, spec: Recurrent, weights: RecurrentWeights, kernels: Kernels) -> None:
         self.spec = spec
-        self._project = weights.project
+        self._project = weights.projection
         self._weights = weights
         self._kernels = kernels
 
@@ -177,7 +153,7 @@ class RecurrentMixer:
 
     def output(self, buffers: Buffers) -> None:
         """Map what was computed to an update of the stream."""
-        self._weights.output(self.mixed(buffers), out=buffers.update)
+        self._weights.mixed_output(self.mixed(buffers), out=buffers.update)
 
     def mixed(self, buffers: Buffers) -> Tensor:
         """Return the result of the layer, `[T, mixed_size]`."""
@@ -194,19 +170,19 @@ class RecurrentMixer:
     ) -> None:
         weights = self._weights
         sizes = [spec.conv_size, spec.value_size, 2 * spec.num_value_heads]
-        x, gate, b_a = torch.split(projected, sizes, dim=1)
+        x, gate, beta_alpha = torch.split(projected, sizes, dim=1)
         self._project(inputs, out=projected[:, : -sizes[-1]])
-        assert weights.b_a is not None, "of this kind of layer"
-        weights.b_a(inputs, out=b_a)
+        assert weights.beta_alpha is not None, "of this kind of layer"
+        weights.beta_alpha(inputs, out=beta_alpha)
         convolved = buffers.convolved[:, : spec.conv_size]
         self._convolve(x, batch, states[0], convolved, has_silu=True)
         assert weights.rate is not None, "of this kind of layer"
         assert weights.dt_bias is not None, "of this kind of layer"
-        assert weights.norm is not None, "of this kind of layer"
-        numbers = weights.rate, weights.dt_bias, weights.norm
+        assert weights.state_norm is not None, "of this kind of layer"
+        numbers = weights.rate, weights.dt_bias, weights.state_norm
         rules = DeltaRules(*numbers, spec.norm_eps, spec.most_share, spec.in_turn)
         out = self.mixed(buffers)
-        self._kernels.gated_delta(convolved, gate, b_a, rules, states[1], batch, out)
+        self._kernels.gated_delta(convolved, gate, beta_alpha, rules, states[1], batch, out)
 
     def _scan(
         self,
@@ -233,7 +209,8 @@ class RecurrentMixer:
         rules = ScanRules(weights.rate, weights.dt_bias, weights.skip)
         kernels, groups = self._kernels, spec.num_groups
         kernels.selective_scan(convolved, dt, rules, groups, states[1], batch, out)
-        kernels.gated_rms_norm(out, gate, weights.norm, spec.inner_size // groups, spec.norm_eps)
+        group_size = spec.inner_size // groups
+        kernels.gated_rms_norm(out, gate, weights.state_norm, group_size, spec.norm_eps)
 
     def _convolve(
         self,
@@ -245,7 +222,7 @@ class RecurrentMixer:
         gates: tuple[Tensor, Tensor] | None = None,
         has_silu: bool = False,
     ) -> None:
-        weight, bias = self._weights.conv_weight, self._weights.conv_bias
+        weight, bias = self._weights.conv, self._weights.conv_bias
         self._kernels.causal_conv(
             x, weight, state, batch, out, bias=bias, gates=gates, has_silu=has_silu
         )

@@ -5,11 +5,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from chairlift.api.errors import ModelError
 from chairlift.checkpoints.checkpoint import Checkpoint
 from chairlift.checkpoints.files.stored import WeightTensor
-from chairlift.kernels import Kernels, LinearLayer
+from chairlift.kernels import ExpertLayers, Kernels, LinearLayer
 from chairlift.model.parts.norms import Norm
-from chairlift.model.tensors.linear_tensors import LinearTensors, NormTensor
+from chairlift.model.tensors.part_tensors import (
+    ExpertTensors,
+    LinearTensors,
+    NormTensor,
+    NumberTensors,
+    Part,
+)
 
 
 class _SideBySide:
@@ -44,12 +51,14 @@ class WeightReader:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        dtype: torch.dtype,
         on_progress: Callable[[int, int], None] | None,
         kernels: Kernels,
+        *,
         device: torch.device,
-        block_types: Mapping[str, str],
+        dtype: torch.dtype,
         stream_dtype: torch.dtype,
+        weight_format: str | None,
+        block_types: Mapping[str, str],
     ) -> None:
         self.kernels = kernels
         self.device = device
@@ -57,38 +66,58 @@ class WeightReader:
         self.dtype = dtype
         self.block_types = block_types
         self.stream_dtype = stream_dtype
+        self._weight_format = weight_format
         self.on_progress = on_progress
         self.done = 0
         self.total = checkpoint.num_bytes
 
-    def norm(self, norm: NormTensor) -> Norm:
-        """Read a norm of the residual stream."""
-        name = f"{norm.name}.{norm.stored}"
-        weight = self._joined([name], self.stream_dtype).to(self.device)
+    def part(self, part: Part) -> Norm | LinearLayer | ExpertLayers | Tensor:
+        """Read a part of a model, and pack it."""
+        match part:
+            case NormTensor():
+                return self._norm(part)
+            case LinearTensors():
+                return self.linear(part, None if part.is_exact else self._weight_format)
+            case ExpertTensors():
+                return self._experts(part)
+            case NumberTensors():
+                return self._numbers(part)
+        return torch.ones(part.size, dtype=self.dtype, device=self.device)
+
+    def _norm(self, norm: NormTensor) -> Norm:
+        weight = self._joined([f"{norm.name}.{norm.stored}"], self.stream_dtype).to(self.device)
+        if norm.factor != 1.0:
+            weight.mul_(norm.factor)
         if not norm.has_bias:
             return Norm(norm.norm, weight)
         bias = self._joined([f"{norm.name}.bias"], self.stream_dtype).to(self.device)
         return Norm(norm.norm, weight, bias)
 
-    def numbers(self, *names: str) -> Tensor:
-        """Read tensors whole, in float32, joined along their first axis."""
-        return self._joined(names, torch.float32).to(self.device)
+    def _numbers(self, numbers: NumberTensors) -> Tensor:
+        dtype = torch.float32 if numbers.is_float32 else self.dtype
+        joined = self._joined([*numbers.stored], dtype).to(self.device)
+        return joined if numbers.pack is None else numbers.pack(joined)
 
-    def optional_norm(self, norm: NormTensor | None) -> Norm | None:
-        """Read a norm of the residual stream, if there is one."""
-        return None if norm is None else self.norm(norm)
+    def _experts(self, experts: ExpertTensors) -> ExpertLayers:
+        """Pack all experts of a mixture.
 
-    def head_norm(self, norm: NormTensor | None) -> Tensor | None:
-        """Read the weight of a norm of queries or keys, if there is one."""
-        if norm is None:
-            return None
-        return self._joined([f"{norm.name}.weight"], self.dtype).to(self.device)
+        Raises:
+            ModelError: Gate and up of an expert are blocks of two types.
+        """
+        for part in experts.gate_up:
+            if len(kinds := [kind for _, kind in part.runs(self.block_types)]) > 1:
+                problem = f"expected the type of its gate, {kinds[0]}, got {kinds[-1]}"
+                message = f"{part.names[-1]}.weight: {problem} (--dtype bfloat16 widens both)"
+                raise ModelError(message)
+        gate_up = [self.linear(part, self._weight_format) for part in experts.gate_up]
+        down = [self.linear(part, self._weight_format) for part in experts.down]
+        choice_bias, factors = (
+            None if own is None else self._numbers(own).flatten().tolist()
+            for own in (experts.choice_bias, experts.factors)
+        )
+        return self.kernels.experts(gate_up, down, experts.spec, choice_bias, factors)
 
-    def ones(self, size: int) -> Tensor | None:
-        """Make the weight of a norm that stores none, if there is one."""
-        return torch.ones(size, dtype=self.dtype, device=self.device) if size else None
-
-    def matrix(self, linear: LinearTensors) -> Tensor:
+    def _matrix(self, linear: LinearTensors) -> Tensor:
         """Read the weights of linear layers, outputs of one after those of the other."""
         names = [f"{name}.weight" for name in linear.names]
         return self._ordered(linear, self._joined(names, self.dtype)).to(self.device)
@@ -115,12 +144,6 @@ class WeightReader:
         layers = [self._packed(run, kind, weight_format) for run, kind in runs]
         return layers[0] if len(layers) == 1 else _SideBySide(layers)
 
-    def optional_linear(
-        self, linear: LinearTensors | None, weight_format: str | None
-    ) -> LinearLayer | None:
-        """Pack layers as `linear` does, if there are any."""
-        return None if linear is None else self.linear(linear, weight_format)
-
     def _packed(
         self, linear: LinearTensors, block_type: str | None, weight_format: str | None
     ) -> LinearLayer:
@@ -130,7 +153,7 @@ class WeightReader:
             bias = None
             if biases:
                 bias = self._ordered(linear, self._joined(biases, self.dtype)).to(self.device)
-            return self.kernels.linear(self.matrix(linear), bias, weight_format)
+            return self.kernels.linear(self._matrix(linear), bias, weight_format)
         stored = [self.checkpoint.tensors[f"{name}.weight"] for name in linear.names]
         parts = [tensor.blocks() for tensor in stored]
         # The head is the largest layer, and is not joined.

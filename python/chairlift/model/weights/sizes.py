@@ -1,20 +1,21 @@
 """The bytes of a model's weights as they are packed, before any of them is read."""
 
+from dataclasses import replace
 from math import prod
 
 from chairlift.api.config import Quantize
 from chairlift.kernels import Kernels
 from chairlift.model.config import ModelConfig
 from chairlift.model.specs.rope import table_bytes
-from chairlift.model.tensors.linear_tensors import LinearTensors, NormTensor
-from chairlift.model.tensors.model_tensors import ModelTensors
-from chairlift.model.weights.layers import (
-    head_format,
-    kept_blocks,
-    layer_format,
-    stream_dtype,
-    value_norm_size,
+from chairlift.model.tensors.model_tensors import model_tensors, tied_head
+from chairlift.model.tensors.part_tensors import (
+    ExpertTensors,
+    LinearTensors,
+    NormTensor,
+    NumberTensors,
+    Part,
 )
+from chairlift.model.weights.layers import head_format, kept_blocks, layer_format, stream_dtype
 
 _FLOAT32 = 4
 
@@ -26,74 +27,60 @@ class WeightSizes:
         self._config = config
         self._quantize = quantize
         self._kernels = kernels
-        self._tensors = ModelTensors.of(config.spec, config.names)
+        self._tensors = model_tensors(config.spec, config.names)
         self._blocks = kept_blocks(config, quantize, kernels)
         self._stream = stream_dtype(config, quantize, kernels)
-        layers, inputs = self._tensors.layers, self._tensors.layer_inputs
-        norms = {norm for layer in layers for norm in (layer.query_norm, layer.key_norm)}
-        self._head_norms = norms if inputs is None else norms | {inputs.norm}
-        """They do not have the dtype of the stream."""
+        self._layer_format = layer_format(quantize)
 
     def total(self) -> int:
         """Return the bytes of all weights, and of the tables of RoPE."""
-        config, tensors = self._config, self._tensors
+        config, head = self._config, self._tensors.head
         if config.transformers_bytes is not None:
             return config.transformers_bytes
-        # The scores of a router decide what is computed: it is never quantized, and no decay is.
-        exact = {own.router for layer in tensors.layers if (own := layer.experts) is not None}
-        states = [layer.recurrent for layer in tensors.layers if layer.recurrent is not None]
-        exact |= {state.b_a for state in states if state.b_a is not None}
-        layer_kind = layer_format(self._quantize)
-        layers = sum(
-            self._packed(part, None if part in exact else layer_kind)
-            for layer in tensors.layers
-            for part in layer.parts()
-        )
-        numbers = sum(
-            _FLOAT32 * prod(shape) for layer in tensors.layers for shape in layer.numbers().values()
-        )
-        numbers += sum(map(value_norm_size, config.spec.layers)) * config.dtype.itemsize
-        positions = sum(
+        num_bytes = sum(map(self._packed, replace(self._tensors, head=None).leaves()))
+        num_bytes += sum(
             table_bytes(own.rope, own.head_dim, config.max_model_len)
             for own in config.spec.rope_tables
         )
-        return layers + self._ends() + numbers + positions
+        return num_bytes if head is None else num_bytes + self._head(head)
 
     def unused_experts(self) -> int:
         """Return the bytes of the experts that a token does not use."""
         unused = 0
-        for layer, tensors in zip(self._config.spec.layers, self._tensors.layers, strict=True):
-            if layer.experts is not None and tensors.experts is not None:
-                parts = *tensors.experts.gate_up, *tensors.experts.down
-                num_bytes = sum(self._packed(part, layer_format(self._quantize)) for part in parts)
+        for layer in self._tensors.layers:
+            if layer.experts is not None:
+                own = layer.experts.mixture
                 # All experts have the same shapes, and mostly the same format.
-                unused += num_bytes * (layer.experts.num - layer.experts.top_k) // layer.experts.num
+                unused += self._packed(own) * (own.spec.num - own.spec.top_k) // own.spec.num
         return unused
 
-    def _packed(self, part: NormTensor | LinearTensors, weight_format: str | None) -> int:
+    def _packed(self, part: Part) -> int:
+        """Return the bytes of a part of the model."""
         dtype = self._config.dtype
-        if isinstance(part, NormTensor):
-            stored = dtype if part in self._head_norms else self._stream
-            return part.size * (1 + part.has_bias) * stored.itemsize
+        match part:
+            case NormTensor():
+                return part.size * (1 + part.has_bias) * self._stream.itemsize
+            case LinearTensors():
+                return self._linear(part, None if part.is_exact else self._layer_format)
+            case ExpertTensors():
+                layers = *part.gate_up, *part.down
+                return sum(self._linear(layer, self._layer_format) for layer in layers)
+            case NumberTensors():
+                item_size = _FLOAT32 if part.is_float32 else dtype.itemsize
+                return sum(map(prod, part.stored.values())) * item_size
+        return part.size * dtype.itemsize
+
+    def _linear(self, part: LinearTensors, weight_format: str | None) -> int:
+        dtype = self._config.dtype
         return sum(
             self._kernels.linear_bytes(sum(run.outputs), run.inputs, dtype, kind or weight_format)
             for run, kind in part.runs(self._blocks)
         )
 
-    def _ends(self) -> int:
-        """Return the bytes of what is before the layers, and behind them."""
-        config, tensors, inputs = self._config, self._tensors, self._tensors.layer_inputs
-        spec, itemsize = config.spec, config.dtype.itemsize
-        ends = spec.vocab_size * spec.hidden_size * itemsize
-        ends += self._packed(tensors.final_norm, None)
-        if inputs is not None:
-            ends += sum(inputs.embedding.outputs) * inputs.embedding.inputs * itemsize
-            ends += self._packed(inputs.context, layer_format(self._quantize))
-            ends += self._packed(inputs.norm, None)
-        if tensors.head is not None:
-            # Its own tensor or that of the embedding have the same size, and may have different
-            # blocks.
-            is_own = not spec.head.is_tied or f"{config.names.head}.weight" in self._blocks
-            head = tensors.head if is_own else tensors.embedding
-            ends += self._packed(head, head_format(self._quantize))
-        return ends
+    def _head(self, head: LinearTensors) -> int:
+        """Return the bytes of the head, whose tensor or that of the embedding are of one size."""
+        # They may have different blocks.
+        spec, names = self._config.spec, self._config.names
+        is_tied = spec.head.is_tied and f"{names.head}.weight" not in self._blocks
+        part = tied_head(spec, names) if is_tied else head
+        return self._linear(part, head_format(self._quantize))

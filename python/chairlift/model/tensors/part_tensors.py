@@ -1,6 +1,6 @@
-"""The tensors of norms and linear layers in a checkpoint, and how layers are packed into one."""
+"""How the parts of a model are stored: norms, linear layers, experts, and numbers read whole."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
@@ -8,17 +8,20 @@ import torch
 from torch import Tensor
 
 from chairlift.checkpoints.files.stored import Shape
-from chairlift.model.specs.layer_parts import LayerNorm, NormSpec
+from chairlift.model.specs.layer_parts import Experts, LayerNorm, NormSpec
+from chairlift.model.tensors.parts import LayerParts, ModelParts, RecurrentParts
 
 
 class NormTensor(NamedTuple):
-    """The weight of a norm, and its bias."""
+    """The weight of a norm of the residual stream, and its bias."""
 
     name: str
     size: int
     norm: NormSpec
     stored: str = "weight"
     """The last part of the name of the weight."""
+    factor: float = 1.0
+    """Multiplies the weight when it is read."""
 
     @property
     def has_bias(self) -> bool:
@@ -30,6 +33,30 @@ class NormTensor(NamedTuple):
         yield f"{self.name}.{self.stored}", (self.size,)
         if self.has_bias:
             yield f"{self.name}.bias", (self.size,)
+
+
+class NumberTensors(NamedTuple):
+    """Numbers that are read whole, in the model's dtype or float32, and joined along axis 0."""
+
+    stored: Mapping[str, Shape]
+    """Shapes by name."""
+    is_float32: bool = True
+    pack: Callable[[Tensor], Tensor] | None = None
+    """What is made of the numbers when they are read."""
+
+    def shapes(self) -> Iterator[tuple[str, Shape]]:
+        """Yield the name and shape of each stored tensor."""
+        yield from self.stored.items()
+
+
+class Ones(NamedTuple):
+    """The weight of a norm that stores none, in the model's dtype."""
+
+    size: int
+
+    def shapes(self) -> Iterator[tuple[str, Shape]]:
+        """Yield nothing: no tensor is stored."""
+        yield from ()
 
 
 class Interleaved(NamedTuple):
@@ -58,6 +85,8 @@ class LinearTensors(NamedTuple):
     has_bias: bool = False
     interleaved: Interleaved | None = None
     """Of the rows of the first name."""
+    is_exact: bool = False
+    """Never quantized: routers choose what is computed, and errors of decays grow by token."""
 
     def runs(self, block_types: Mapping[str, str]) -> Iterator[tuple["LinearTensors", str | None]]:
         """Yield neighbours that are stored alike, and the type of their blocks.
@@ -69,7 +98,7 @@ class LinearTensors(NamedTuple):
         for kind, run in groupby(parts, lambda part: block_types.get(f"{part[0]}.weight")):
             names, outputs = zip(*run, strict=True)
             order = self.interleaved if names[0] == self.names[0] else None
-            yield LinearTensors(names, outputs, self.inputs, self.has_bias, order), kind
+            yield self._replace(names=names, outputs=outputs, interleaved=order), kind
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""
@@ -79,19 +108,29 @@ class LinearTensors(NamedTuple):
                 yield f"{name}.bias", (outputs,)
 
 
-def linear(
-    at: str, *parts: tuple[str, int], fused: str = "", inputs: int, bias: bool = False
-) -> LinearTensors:
-    """Return layers of the same inputs: names behind `at`, and outputs.
+class ExpertTensors(NamedTuple):
+    """The experts of a mixture; they are packed together."""
 
-    Args:
-        at: How the names begin.
-        parts: The end of a name, and outputs, of each layer.
-        fused: The end of the name of one tensor in the place of all; empty is none.
-        inputs: Of each layer.
-        bias: Whether they have one.
-    """
-    own_names, outputs = zip(*parts, strict=True)
-    if fused:
-        own_names, outputs = (fused,), (sum(outputs),)
-    return LinearTensors(tuple(at + name for name in own_names), outputs, inputs, bias)
+    spec: Experts
+    gate_up: tuple[LinearTensors, ...]
+    """Of each expert."""
+    down: tuple[LinearTensors, ...]
+    choice_bias: NumberTensors | None
+    """Of each expert, added to the scores for the choice alone."""
+    factors: NumberTensors | None
+    """Of the weight of each expert."""
+
+    def shapes(self) -> Iterator[tuple[str, Shape]]:
+        """Yield the name and shape of each stored tensor."""
+        for layer in (*self.gate_up, *self.down):
+            yield from layer.shapes()
+        for numbers in (self.choice_bias, self.factors):
+            if numbers is not None:
+                yield from numbers.shapes()
+
+
+Part = NormTensor | LinearTensors | ExpertTensors | NumberTensors | Ones
+Numbers = NumberTensors | Ones
+ModelTensors = ModelParts[NormTensor, LinearTensors, ExpertTensors, Numbers]
+LayerTensors = LayerParts[NormTensor, LinearTensors, ExpertTensors, Numbers]
+RecurrentTensors = RecurrentParts[LinearTensors, Numbers]

@@ -1,0 +1,57 @@
+"""From the names of a layer's parts to how they are stored."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from chairlift.checkpoints.files.names import CheckpointNames
+from chairlift.model.specs.layer_parts import NormSpec
+from chairlift.model.tensors.part_tensors import LinearTensors, NormTensor, NumberTensors
+
+
+class LayerNames(NamedTuple):
+    """What a checkpoint calls the parts of one layer, which are keys of `CheckpointNames`."""
+
+    table: CheckpointNames
+    at: str
+    """How the names begin."""
+
+    def of(self, part: str) -> tuple[str, ...]:
+        """Return the whole names of a part."""
+        return tuple(self.at + name for name in self.table[part])
+
+    def norm(self, part: str, size: int, spec: NormSpec) -> NormTensor:
+        """Return a norm of the residual stream."""
+        (name,) = self.of(part)
+        return NormTensor(name, size, spec)
+
+    def weight(self, part: str, *shape: int) -> NumberTensors:
+        """Return a weight that stays in the model's dtype."""
+        (name,) = self.of(part)
+        return NumberTensors({f"{name}.weight": shape}, is_float32=False)
+
+    def numbers(
+        self, part: str, *shape: int, pack: Callable[[Tensor], Tensor] | None = None
+    ) -> NumberTensors:
+        """Return float32 numbers, whose names have no other end."""
+        (name,) = self.of(part)
+        return NumberTensors({name: shape}, pack=pack)
+
+    def linear(
+        self, part: str, *outputs: int, inputs: int, bias: bool = False, last: bool = False
+    ) -> LinearTensors:
+        """Return layers of the same inputs, packed into one.
+
+        Args:
+            part: Its names are those of the layers, or one tensor has the rows of all.
+            outputs: Of each layer.
+            inputs: Of each layer.
+            bias: Whether they have one.
+            last: Fewer outputs than names are those of the last names, and else of the first.
+        """
+        names = self.of(part)
+        if len(names) == 1:
+            outputs = (sum(outputs),)
+        names = names[-len(outputs) :] if last else names[: len(outputs)]
+        return LinearTensors(names, outputs, inputs, bias)
