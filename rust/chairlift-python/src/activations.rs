@@ -1,14 +1,8 @@
 //! Bindings of the activations.
 
-use crate::{
-    kernels::{numel, with_dtype},
-    recording::{Argument, Call, call},
-};
-use chairlift_kernels::{
-    bf16,
-    ops::activation::{self, Activation},
-};
-use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
+use crate::call::{call, named, with_dtype};
+use chairlift_kernels::ops::activation::{self, Activation};
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -16,58 +10,6 @@ use pyo3::prelude::*;
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(activate, module)?)?;
     module.add_function(wrap_pyfunction!(activate_mul, module)?)
-}
-
-struct Activate {
-    x: Tensor,
-    activation: Activation,
-    is_gated: bool,
-    up: Option<Tensor>,
-    out: TensorMut,
-}
-
-impl Activate {
-    fn name(&self) -> &'static str {
-        match (self.is_gated, &self.up) {
-            (false, _) => "x",
-            (true, None) => "gate_up",
-            (true, Some(_)) => "gate",
-        }
-    }
-}
-
-impl Call for Activate {
-    fn work(&self) -> usize {
-        numel(&self.x)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        let up = self.up.as_ref().map(|up| ("up", up));
-        [(self.name(), &self.x), ("out", &*self.out)]
-            .into_iter()
-            .chain(up)
-            .collect()
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.x.dims::<2>(self.name())?;
-        self.out.dims::<2>("out")?;
-        with_dtype!(self.x, self.name(), |T| {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows::<T>(self.name(), &self.x)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            if let Some(up) = &self.up {
-                up.dims::<2>("up")?;
-                let up = borrows.rows::<T>("up", up)?;
-                activation::activate_mul_apart(self.activation, x, up, out)?;
-            } else if self.is_gated {
-                activation::activate_mul(self.activation, x, out)?;
-            } else {
-                activation::activate(self.activation, x, out)?;
-            }
-            Ok(())
-        })
-    }
 }
 
 pub(crate) fn activation(name: &str) -> PyResult<Activation> {
@@ -81,14 +23,21 @@ pub(crate) fn activation(name: &str) -> PyResult<Activation> {
 /// out = activation(x).
 #[pyfunction]
 fn activate(py: Python<'_>, x: Tensor, activation: &str, out: TensorMut) -> PyResult<()> {
-    let activate = Activate {
-        x,
-        activation: self::activation(activation)?,
-        is_gated: false,
-        up: None,
-        out,
-    };
-    call(py, activate)
+    let activation = self::activation(activation)?;
+    call(
+        py,
+        named!(x, out),
+        |(x, _)| x.numel(),
+        move |(x, out)| {
+            x.dims::<2>()?;
+            out.dims::<2>()?;
+            with_dtype!(x, |T| {
+                let borrows = &mut Borrows::default();
+                let (x, out) = (x.rows::<T>(borrows)?, out.rows_mut(borrows)?);
+                Ok(activation::activate(activation, x, out)?)
+            })
+        },
+    )
 }
 
 /// out = activation(gate) * up; `gate_up` holds both, or the gates alone where there is `up`.
@@ -101,12 +50,40 @@ fn activate_mul(
     out: TensorMut,
     up: Option<Tensor>,
 ) -> PyResult<()> {
-    let activate = Activate {
-        x: gate_up,
-        activation: self::activation(activation)?,
-        is_gated: true,
-        up,
-        out,
+    let activation = self::activation(activation)?;
+    let Some(up) = up else {
+        let arguments = named!(gate_up, out);
+        return call(
+            py,
+            arguments,
+            |(x, _)| x.numel(),
+            move |(gate_up, out)| {
+                gate_up.dims::<2>()?;
+                out.dims::<2>()?;
+                with_dtype!(gate_up, |T| {
+                    let borrows = &mut Borrows::default();
+                    let (gate_up, out) = (gate_up.rows::<T>(borrows)?, out.rows_mut(borrows)?);
+                    Ok(activation::activate_mul(activation, gate_up, out)?)
+                })
+            },
+        );
     };
-    call(py, activate)
+    let gate = gate_up;
+    let arguments = named!(gate, up, out);
+    call(
+        py,
+        arguments,
+        |(x, ..)| x.numel(),
+        move |(gate, up, out)| {
+            gate.dims::<2>()?;
+            out.dims::<2>()?;
+            with_dtype!(gate, |T| {
+                let borrows = &mut Borrows::default();
+                let (gate, out) = (gate.rows::<T>(borrows)?, out.rows_mut(borrows)?);
+                up.dims::<2>()?;
+                let up = up.rows(borrows)?;
+                Ok(activation::activate_mul_apart(activation, gate, up, out)?)
+            })
+        },
+    )
 }

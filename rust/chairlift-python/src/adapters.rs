@@ -1,9 +1,8 @@
 //! Bindings of adapters (LoRA): what each adds to a layer, and the layer's table of them.
 
 use crate::{
+    call::{Named, call, named},
     detach::detach,
-    kernels::numel,
-    recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
     Element, bf16,
@@ -129,22 +128,25 @@ impl AdapterTable {
     /// `[T]` has the slot of each token, 0 for none; `selected` int32 `[R]` the token of each row.
     #[pyo3(signature = (x, out, adapters, selected=None))]
     fn add(
-        this: Py<Self>,
+        table: Py<Self>,
         py: Python<'_>,
         x: Tensor,
         out: TensorMut,
         adapters: Tensor,
         selected: Option<Tensor>,
     ) -> PyResult<()> {
-        let table = this;
+        let (x, out, adapters, selected) = named!(x, out, adapters, selected);
         call(
             py,
-            Add {
-                table,
-                x,
-                out,
-                adapters,
-                selected,
+            (table, x, out, adapters, selected),
+            |(_, x, out, ..)| (x.numel() + out.numel()).saturating_mul(TYPICAL_RANK),
+            |(table, x, out, adapters, selected)| {
+                let borrows = &mut Borrows::default();
+                let adapters = RowAdapters {
+                    slots: adapters.slice(borrows)?,
+                    selected: selected.optional_slice(borrows)?,
+                };
+                table.get().compute(x, out, &adapters)
             },
         )
     }
@@ -153,39 +155,14 @@ impl AdapterTable {
 /// About the rank of an adapter: only whether a call is long depends on it.
 const TYPICAL_RANK: usize = 16;
 
-struct Add {
-    table: Py<AdapterTable>,
-    x: Tensor,
-    out: TensorMut,
-    adapters: Tensor,
-    selected: Option<Tensor>,
-}
-
-impl Call for Add {
-    fn work(&self) -> usize {
-        (numel(&self.x) + numel(&self.out)).saturating_mul(TYPICAL_RANK)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        let tensors = [
-            ("x", &self.x),
-            ("out", &*self.out),
-            ("adapters", &self.adapters),
-        ];
-        let selected = self.selected.as_ref().map(|rows| ("selected", rows));
-        tensors.into_iter().chain(selected).collect()
-    }
-
-    fn run(&self) -> PyResult<()> {
-        let slots = self.table.get().slots.read().clone();
-        let mut borrows = Borrows::default();
-        let adapters = RowAdapters {
-            slots: borrows.slice::<i32>("adapters", &self.adapters)?,
-            selected: match &self.selected {
-                Some(selected) => Some(borrows.slice::<i32>("selected", selected)?),
-                None => None,
-            },
-        };
+impl AdapterTable {
+    fn compute(
+        &self,
+        x: &Named<Tensor>,
+        out: &Named<TensorMut>,
+        adapters: &RowAdapters<'_>,
+    ) -> PyResult<()> {
+        let slots = self.slots.read().clone();
         let rows = adapters.sorted(slots.len())?;
         if let Some((slot, _)) = rows
             .as_slice()
@@ -210,33 +187,30 @@ impl Call for Add {
                 _ => None,
             })
             .collect();
-        self.add(&wide, &rows)?;
-        self.add(&narrow, &rows)
+        add(x, out, &wide, &rows)?;
+        add(x, out, &narrow, &rows)
     }
 }
 
-impl Add {
-    fn add<T: Element>(
-        &self,
-        updates: &[Option<&low_rank::LowRank<T>>],
-        rows: &SortedRows,
-    ) -> PyResult<()> {
-        let Self { x, out, .. } = self;
-        x.dims::<2>("x")?;
-        out.dims::<2>("out")?;
-        let mut borrows = Borrows::default();
-        macro_rules! add {
-            ($X:ty, $O:ty) => {{
-                let x = borrows.rows::<$X>("x", x)?;
-                let out = borrows.rows_mut::<$O>("out", out)?;
-                Ok(low_rank::add(updates, rows, x, out)?)
-            }};
-        }
-        match (x.dtype(), out.dtype()) {
-            (Dtype::Float32, Dtype::Float32) => add!(f32, f32),
-            (Dtype::Float32, _) => add!(f32, bf16),
-            (_, Dtype::Float32) => add!(bf16, f32),
-            _ => add!(bf16, bf16),
-        }
+fn add<T: Element>(
+    x: &Named<Tensor>,
+    out: &Named<TensorMut>,
+    updates: &[Option<&low_rank::LowRank<T>>],
+    rows: &SortedRows,
+) -> PyResult<()> {
+    x.dims::<2>()?;
+    out.dims::<2>()?;
+    let borrows = &mut Borrows::default();
+    macro_rules! add {
+        ($X:ty, $O:ty) => {{
+            let (x, out) = (x.rows::<$X>(borrows)?, out.rows_mut::<$O>(borrows)?);
+            Ok(low_rank::add(updates, rows, x, out)?)
+        }};
+    }
+    match (x.dtype(), out.dtype()) {
+        (Dtype::Float32, Dtype::Float32) => add!(f32, f32),
+        (Dtype::Float32, _) => add!(f32, bf16),
+        (_, Dtype::Float32) => add!(bf16, f32),
+        _ => add!(bf16, bf16),
     }
 }

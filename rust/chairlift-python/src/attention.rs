@@ -1,18 +1,13 @@
 //! Bindings of attention and of the write to the cache that it reads.
 
-use crate::{
-    kernels::{numel, optional, with_dtype},
-    recording::{Argument, Call, call},
-};
-use chairlift_kernels::{
-    attention::{
-        kv_format::KvView,
-        kv_layout::{CacheShape, check_block_size},
-        kv_write::{kv_write as write, kv_write_int8 as write_int8},
-        layer::AttentionLayer,
-        work_items::Sequences,
-    },
-    bf16,
+use crate::call::{Named, call, named, with_dtype};
+use chairlift_kernels::attention::{
+    kv_format::KvView,
+    kv_layout::{CacheShape, check_block_size},
+    kv_write::{kv_write as write, kv_write_int8 as write_int8},
+    layer::AttentionLayer,
+    paged_attention::paged_attention as attend,
+    work_items::Sequences,
 };
 use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
@@ -39,54 +34,9 @@ fn expect_shape(name: &str, tensor: &Tensor, other_name: &str, other: &Tensor) -
     Err(PyValueError::new_err(message))
 }
 
-struct KvWrite {
-    key: Tensor,
-    value: Tensor,
-    cache: TensorMut,
-    slot_mapping: Tensor,
-    block_size: usize,
-}
-
-impl Call for KvWrite {
-    fn work(&self) -> usize {
-        numel(&self.key)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![
-            ("key", &self.key),
-            ("value", &self.value),
-            ("cache", &*self.cache),
-            ("slot_mapping", &self.slot_mapping),
-        ]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        check_block_size(self.block_size)?;
-        let [_, _, head_dim] = self.key.dims("key")?;
-        expect_shape("value", &self.value, "key", &self.key)?;
-        with_dtype!(self.key, "key", |T| {
-            let mut borrows = Borrows::default();
-            let key = borrows.rows::<T>("key", &self.key)?;
-            let value = borrows.rows::<T>("value", &self.value)?;
-            let slots = borrows.slice::<i32>("slot_mapping", &self.slot_mapping)?;
-            if self.cache.dtype() == Dtype::Int8 {
-                let cache = borrows.rows_mut::<i8>("cache", &self.cache)?;
-                let shape = cache_shape(&self.cache, head_dim, cache.stride())?;
-                write_int8(key, value, cache.into_slice(), shape, slots)?;
-            } else {
-                let cache = borrows.rows_mut::<T>("cache", &self.cache)?;
-                let shape = cache_shape(&self.cache, head_dim, cache.stride())?;
-                write(key, value, cache.into_slice(), shape, slots)?;
-            }
-            Ok(())
-        })
-    }
-}
-
 /// Writes keys and values to one layer's cache.
 #[pyfunction]
-pub(crate) fn kv_write(
+fn kv_write(
     py: Python<'_>,
     key: Tensor,
     value: Tensor,
@@ -96,96 +46,46 @@ pub(crate) fn kv_write(
 ) -> PyResult<()> {
     call(
         py,
-        KvWrite {
-            key,
-            value,
-            cache,
-            slot_mapping,
-            block_size,
+        named!(key, value, cache, slot_mapping),
+        |(key, ..)| key.numel(),
+        move |(key, value, cache, slot_mapping)| {
+            check_block_size(block_size)?;
+            let [_, _, head_dim] = key.dims()?;
+            expect_shape("value", value.tensor(), "key", key.tensor())?;
+            with_dtype!(key, |T| {
+                let borrows = &mut Borrows::default();
+                let key = key.rows::<T>(borrows)?;
+                let value = value.rows(borrows)?;
+                let slots = slot_mapping.slice(borrows)?;
+                if cache.dtype() == Dtype::Int8 {
+                    let rows = cache.rows_mut::<i8>(borrows)?;
+                    let shape = cache_shape(cache.tensor(), head_dim, rows.stride())?;
+                    write_int8(key, value, rows.into_slice(), shape, slots)?;
+                } else {
+                    let rows = cache.rows_mut::<T>(borrows)?;
+                    let shape = cache_shape(cache.tensor(), head_dim, rows.stride())?;
+                    write(key, value, rows.into_slice(), shape, slots)?;
+                }
+                Ok(())
+            })
         },
     )
 }
 
-struct PagedAttention {
-    query: Tensor,
-    cache: Tensor,
-    block_table: Tensor,
-    rows: Tensor,
-    query_start_loc: Tensor,
-    seq_lens: Tensor,
-    out: TensorMut,
-    scale: f32,
-    block_size: usize,
-    window: Option<usize>,
-    soft_cap: Option<f32>,
-    sinks: Option<Tensor>,
-}
+/// The rows of a step, and where their blocks are.
+type Batch = (Named<Tensor>, Named<Tensor>, Named<Tensor>, Named<Tensor>);
 
-impl PagedAttention {
-    fn sequences<'t>(&'t self, borrows: &mut Borrows) -> PyResult<Sequences<'t>> {
-        self.block_table.dims::<2>("block_table")?;
-        Ok(Sequences {
-            block_table: borrows.rows::<i32>("block_table", &self.block_table)?,
-            rows: borrows.slice::<i32>("rows", &self.rows)?,
-            query_start_loc: borrows.slice::<i32>("query_start_loc", &self.query_start_loc)?,
-            seq_lens: borrows.slice::<i32>("seq_lens", &self.seq_lens)?,
-        })
-    }
-}
-
-impl Call for PagedAttention {
-    fn work(&self) -> usize {
-        let width: usize = self.query.shape().iter().skip(1).product();
-        // Lists that are wrong are told by `run`.
-        let sequences = self.sequences(&mut Borrows::default());
-        sequences.map_or(0, |sequences| width.saturating_mul(sequences.num_pairs()))
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        [
-            ("query", &self.query),
-            ("cache", &self.cache),
-            ("block_table", &self.block_table),
-            ("rows", &self.rows),
-            ("query_start_loc", &self.query_start_loc),
-            ("seq_lens", &self.seq_lens),
-            ("out", &*self.out),
-        ]
-        .into_iter()
-        .chain(self.sinks.as_ref().map(|sinks| ("sinks", sinks)))
-        .collect()
-    }
-
-    fn run(&self) -> PyResult<()> {
-        check_block_size(self.block_size)?;
-        let [_, _, head_dim] = self.query.dims("query")?;
-        expect_shape("out", &self.out, "query", &self.query)?;
-        with_dtype!(self.query, "query", |T| {
-            let mut borrows = Borrows::default();
-            let query = borrows.rows::<T>("query", &self.query)?;
-            let (cache, block_stride) = if self.cache.dtype() == Dtype::Int8 {
-                let cache = borrows.rows("cache", &self.cache)?;
-                (KvView::Int8(cache.as_slice()), cache.stride())
-            } else {
-                let cache = borrows.rows::<T>("cache", &self.cache)?;
-                (KvView::Numbers(cache.as_slice()), cache.stride())
-            };
-            let layer = AttentionLayer {
-                cache,
-                shape: cache_shape(&self.cache, head_dim, block_stride)?,
-                scale: self.scale,
-                window: self.window,
-                soft_cap: self.soft_cap,
-                sinks: optional::<f32>(&mut borrows, "sinks", self.sinks.as_ref())?,
-            };
-            let sequences = self.sequences(&mut borrows)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            chairlift_kernels::attention::paged_attention::paged_attention(
-                query, &layer, &sequences, out,
-            )?;
-            Ok(())
-        })
-    }
+fn sequences<'t>(
+    (block_table, rows, query_start_loc, seq_lens): &'t Batch,
+    borrows: &mut Borrows,
+) -> PyResult<Sequences<'t>> {
+    block_table.dims::<2>()?;
+    Ok(Sequences {
+        block_table: block_table.rows(borrows)?,
+        rows: rows.slice(borrows)?,
+        query_start_loc: query_start_loc.slice(borrows)?,
+        seq_lens: seq_lens.slice(borrows)?,
+    })
 }
 
 /// Causal attention of a ragged batch over paged keys and values.
@@ -198,7 +98,7 @@ impl Call for PagedAttention {
     clippy::too_many_arguments,
     reason = "flat by contract: one crossing per layer"
 )]
-pub(crate) fn paged_attention(
+fn paged_attention(
     py: Python<'_>,
     query: Tensor,
     cache: Tensor,
@@ -213,21 +113,45 @@ pub(crate) fn paged_attention(
     soft_cap: Option<f32>,
     sinks: Option<Tensor>,
 ) -> PyResult<()> {
-    let attention = PagedAttention {
-        query,
-        cache,
-        block_table,
-        rows,
-        query_start_loc,
-        seq_lens,
-        out,
-        scale,
-        block_size,
-        window,
-        soft_cap,
-        sinks,
-    };
-    call(py, attention)
+    let batch = named!(block_table, rows, query_start_loc, seq_lens);
+    let (query, cache, out, sinks) = named!(query, cache, out, sinks);
+    call(
+        py,
+        (query, cache, batch, out, sinks),
+        |(query, _, batch, ..)| {
+            let width: usize = query.shape().iter().skip(1).product();
+            // Lists that are wrong are told by the call itself.
+            let sequences = sequences(batch, &mut Borrows::default());
+            sequences.map_or(0, |sequences| width.saturating_mul(sequences.num_pairs()))
+        },
+        move |(query, cache, batch, out, sinks)| {
+            check_block_size(block_size)?;
+            let [_, _, head_dim] = query.dims()?;
+            expect_shape("out", out.tensor(), "query", query.tensor())?;
+            with_dtype!(query, |T| {
+                let borrows = &mut Borrows::default();
+                let query = query.rows::<T>(borrows)?;
+                let (view, block_stride) = if cache.dtype() == Dtype::Int8 {
+                    let rows = cache.rows(borrows)?;
+                    (KvView::Int8(rows.as_slice()), rows.stride())
+                } else {
+                    let rows = cache.rows::<T>(borrows)?;
+                    (KvView::Numbers(rows.as_slice()), rows.stride())
+                };
+                let layer = AttentionLayer {
+                    cache: view,
+                    shape: cache_shape(cache.tensor(), head_dim, block_stride)?,
+                    scale,
+                    window,
+                    soft_cap,
+                    sinks: sinks.optional_slice(borrows)?,
+                };
+                let sequences = sequences(batch, borrows)?;
+                let out = out.rows_mut(borrows)?;
+                Ok(attend(query, &layer, &sequences, out)?)
+            })
+        },
+    )
 }
 
 /// Registers the functions of this file with the module.

@@ -12,10 +12,10 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Multiply-adds, or numbers read, from which a call lets go: some 50 microseconds of one core.
+/// Multiply-adds, or elements read, from which a call lets go: some 50 microseconds of one core.
 const LONG: usize = 1 << 20;
 
-/// Whether a call of so much work (multiply-adds, or numbers read) lets go of the interpreter.
+/// Whether a call of so much work (multiply-adds, or elements read) lets go of the interpreter.
 pub(crate) fn is_long(work: usize) -> bool {
     work >= LONG
 }
@@ -35,7 +35,7 @@ pub(crate) fn detach<T: Send>(
 ///
 /// # Errors
 /// As of [`detach`].
-pub(crate) fn keep<T>(call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+pub(crate) fn with_gil<T>(call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     or_memory_error(|| pool::inline_only(call))
 }
 

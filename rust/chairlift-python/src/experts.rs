@@ -1,8 +1,8 @@
 //! Binding of a mixture of experts: small feed-forward layers, of which each token uses some.
 
 use crate::{
+    call::{Named, call, named},
     linear::Linear,
-    recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
     bf16,
@@ -87,66 +87,47 @@ impl Experts {
 
     /// Computes `out` `[T, H]` from `x` `[T, H]` and the router's `logits` float32 `[T, num_experts]`.
     fn forward(
-        this: Py<Self>,
+        experts: Py<Self>,
         py: Python<'_>,
         x: Tensor,
         logits: Tensor,
         out: TensorMut,
     ) -> PyResult<()> {
+        let (x, logits, out) = named!(x, logits, out);
         call(
             py,
-            Forward {
-                experts: this,
-                x,
-                logits,
-                out,
+            (experts, x, logits, out),
+            |(experts, x, ..)| {
+                let Self { experts, top_k, .. } = experts.get();
+                let work = x.numel().saturating_mul(3 * experts.inner());
+                work.saturating_mul(*top_k)
             },
+            |(experts, x, logits, out)| experts.get().compute(x, logits, out),
         )
     }
 }
 
-struct Forward {
-    experts: Py<Experts>,
-    x: Tensor,
-    logits: Tensor,
-    out: TensorMut,
-}
-
-impl Call for Forward {
-    fn work(&self) -> usize {
-        let experts = self.experts.get();
-        let numbers: usize = self.x.shape().iter().product();
-        numbers
-            .saturating_mul(3 * experts.experts.inner())
-            .saturating_mul(experts.top_k)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![
-            ("x", &self.x),
-            ("logits", &self.logits),
-            ("out", &*self.out),
-        ]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        let experts = self.experts.get();
-        let Self { x, logits, out, .. } = self;
+impl Experts {
+    fn compute(
+        &self,
+        x: &Named<Tensor>,
+        logits: &Named<Tensor>,
+        out: &Named<TensorMut>,
+    ) -> PyResult<()> {
         let router = Router {
-            scores: experts.scores,
-            top_k: experts.top_k,
-            bias: experts.bias.as_deref(),
-            min_sum: experts.least_sum,
-            multiplier: experts.multiplier,
-            factors: experts.factors.as_deref(),
+            scores: self.scores,
+            top_k: self.top_k,
+            bias: self.bias.as_deref(),
+            min_sum: self.least_sum,
+            multiplier: self.multiplier,
+            factors: self.factors.as_deref(),
         };
-        let mut borrows = Borrows::default();
-        let logits = borrows.rows::<f32>("logits", logits)?;
+        let borrows = &mut Borrows::default();
+        let logits = logits.rows::<f32>(borrows)?;
         macro_rules! forward {
             ($In:ty, $Out:ty) => {{
-                let x = borrows.rows::<$In>("x", x)?;
-                let out = borrows.rows_mut::<$Out>("out", out)?;
-                experts.experts.forward(x, logits, &router, out)?;
+                let (x, out) = (x.rows::<$In>(borrows)?, out.rows_mut::<$Out>(borrows)?);
+                self.experts.forward(x, logits, &router, out)?;
             }};
         }
         match (x.dtype(), out.dtype()) {
@@ -155,9 +136,9 @@ impl Call for Forward {
             (Dtype::Bfloat16, Dtype::Float32) => forward!(bf16, f32),
             (Dtype::Bfloat16, Dtype::Bfloat16) => forward!(bf16, bf16),
             (Dtype::Float32 | Dtype::Bfloat16, _) => {
-                return Err(out.wrong_dtype("out", "float32 or bfloat16"));
+                return Err(out.wrong_dtype("float32 or bfloat16"));
             }
-            _ => return Err(x.wrong_dtype("x", "float32 or bfloat16")),
+            _ => return Err(x.wrong_dtype("float32 or bfloat16")),
         }
         Ok(())
     }

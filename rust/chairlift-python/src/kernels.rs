@@ -1,6 +1,6 @@
-//! Bindings of the CPU kernels: check at the door, release the GIL, call; or keep the call ([`crate::recording`]).
+//! Bindings of rows and rotations, and of what all kernels share: instruction set and threads.
 
-use crate::recording::{Argument, Call, call};
+use crate::call::{call, named, with_dtype};
 use chairlift_kernels::{
     bf16,
     isa::dispatch::instruction_set,
@@ -10,7 +10,7 @@ use chairlift_kernels::{
         select,
     },
 };
-use chairlift_tensor::{Borrows, Dtype, Tensor, TensorElement, TensorMut};
+use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -22,86 +22,10 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_num_threads, module)?)
 }
 
-/// Calls a function that is generic over the element type with the type of a tensor.
-macro_rules! with_dtype {
-    ($tensor:expr, $name:expr, |$T:ident| $call:expr) => {
-        match $tensor.dtype() {
-            Dtype::Float32 => {
-                type $T = f32;
-                $call
-            }
-            Dtype::Bfloat16 => {
-                type $T = bf16;
-                $call
-            }
-            _ => Err($tensor.wrong_dtype($name, "float32 or bfloat16")),
-        }
-    };
-}
-pub(crate) use with_dtype;
-
-pub(crate) fn optional<'t, T: TensorElement>(
-    borrows: &mut Borrows,
-    name: &'static str,
-    tensor: Option<&'t Tensor>,
-) -> PyResult<Option<&'t [T]>> {
-    tensor.map(|tensor| borrows.slice(name, tensor)).transpose()
-}
-
-/// Numbers of a tensor.
-pub(crate) fn numel(tensor: &Tensor) -> usize {
-    tensor.shape().iter().product()
-}
-
-struct SelectRows {
-    x: Tensor,
-    rows: Tensor,
-    out: TensorMut,
-    multiplier: f32,
-}
-
-impl Call for SelectRows {
-    fn work(&self) -> usize {
-        numel(&self.out)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![("x", &self.x), ("rows", &self.rows), ("out", &*self.out)]
-    }
-
-    #[expect(clippy::float_cmp, reason = "1 is what stands for no multiplier")]
-    fn run(&self) -> PyResult<()> {
-        let multiplier = self.multiplier;
-        if (self.x.dtype(), self.out.dtype()) == (Dtype::Bfloat16, Dtype::Float32) {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows::<bf16>("x", &self.x)?;
-            let rows = borrows.slice::<i32>("rows", &self.rows)?;
-            let out = borrows.rows_mut::<f32>("out", &self.out)?;
-            if multiplier == 1.0 {
-                select::widen_rows(x, rows, out)?;
-            } else {
-                select::scaled_rows(x, rows, multiplier, out)?;
-            }
-            return Ok(());
-        }
-        with_dtype!(self.x, "x", |T| {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows::<T>("x", &self.x)?;
-            let rows = borrows.slice::<i32>("rows", &self.rows)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            if multiplier == 1.0 {
-                select::select_rows(x, rows, out)?;
-            } else {
-                select::scaled_rows(x, rows, multiplier, out)?;
-            }
-            Ok(())
-        })
-    }
-}
-
 /// out[i] = multiplier * x[rows[i]]; float32 `out` takes bfloat16 `x`, too.
 #[pyfunction]
 #[pyo3(signature = (x, rows, out, multiplier=1.0))]
+#[expect(clippy::float_cmp, reason = "1 is what stands for no multiplier")]
 fn select_rows(
     py: Python<'_>,
     x: Tensor,
@@ -109,68 +33,35 @@ fn select_rows(
     out: TensorMut,
     multiplier: f32,
 ) -> PyResult<()> {
+    let arguments = named!(x, rows, out);
     call(
         py,
-        SelectRows {
-            x,
-            rows,
-            out,
-            multiplier,
+        arguments,
+        |(_, _, out)| out.numel(),
+        move |(x, rows, out)| {
+            let borrows = &mut Borrows::default();
+            if (x.dtype(), out.dtype()) == (Dtype::Bfloat16, Dtype::Float32) {
+                let (x, rows) = (x.rows::<bf16>(borrows)?, rows.slice(borrows)?);
+                let out = out.rows_mut::<f32>(borrows)?;
+                if multiplier == 1.0 {
+                    select::widen_rows(x, rows, out)?;
+                } else {
+                    select::scaled_rows(x, rows, multiplier, out)?;
+                }
+                return Ok(());
+            }
+            with_dtype!(x, |T| {
+                let (x, rows) = (x.rows::<T>(borrows)?, rows.slice(borrows)?);
+                let out = out.rows_mut::<T>(borrows)?;
+                if multiplier == 1.0 {
+                    select::select_rows(x, rows, out)?;
+                } else {
+                    select::scaled_rows(x, rows, multiplier, out)?;
+                }
+                Ok(())
+            })
         },
     )
-}
-
-struct Rope {
-    x: TensorMut,
-    positions: Tensor,
-    cos_sin: Tensor,
-    norm_weight: Option<Tensor>,
-    eps: f32,
-    norm_offset: f32,
-    is_interleaved: bool,
-}
-
-impl Call for Rope {
-    fn work(&self) -> usize {
-        numel(&self.x)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        let tensors = [
-            ("x", &*self.x),
-            ("positions", &self.positions),
-            ("cos_sin", &self.cos_sin),
-        ];
-        let norm_weight = self
-            .norm_weight
-            .as_ref()
-            .map(|weight| ("norm_weight", weight));
-        tensors.into_iter().chain(norm_weight).collect()
-    }
-
-    fn run(&self) -> PyResult<()> {
-        let [_, _, head_dim] = self.x.dims("x")?;
-        self.cos_sin.dims::<2>("cos_sin")?;
-        with_dtype!(self.x, "x", |T| {
-            let mut borrows = Borrows::default();
-            let positions = borrows.slice::<i32>("positions", &self.positions)?;
-            let cos_sin = borrows.rows::<f32>("cos_sin", &self.cos_sin)?;
-            let weight = optional::<T>(&mut borrows, "norm_weight", self.norm_weight.as_ref())?;
-            let norm = weight.map(|weight| HeadNorm {
-                weight,
-                eps: self.eps,
-                offset: self.norm_offset,
-            });
-            let x = borrows.rows_mut::<T>("x", &self.x)?;
-            let rotation = Rotation {
-                cos_sin,
-                head_dim,
-                is_interleaved: self.is_interleaved,
-                norm,
-            };
-            Ok(chairlift_kernels::ops::rope::rope(x, positions, rotation)?)
-        })
-    }
 }
 
 /// Rotates `x` in place, after an RMS norm per head, or over all heads, if given.
@@ -191,14 +82,29 @@ fn rope(
 ) -> PyResult<()> {
     call(
         py,
-        Rope {
-            x,
-            positions,
-            cos_sin,
-            norm_weight,
-            eps,
-            norm_offset,
-            is_interleaved,
+        named!(x, positions, cos_sin, norm_weight),
+        |(x, ..)| x.numel(),
+        move |(x, positions, cos_sin, norm_weight)| {
+            let [_, _, head_dim] = x.dims()?;
+            cos_sin.dims::<2>()?;
+            with_dtype!(x, |T| {
+                let borrows = &mut Borrows::default();
+                let positions = positions.slice(borrows)?;
+                let cos_sin = cos_sin.rows(borrows)?;
+                let weight = norm_weight.optional_slice::<T>(borrows)?;
+                let rotation = Rotation {
+                    cos_sin,
+                    head_dim,
+                    is_interleaved,
+                    norm: weight.map(|weight| HeadNorm {
+                        weight,
+                        eps,
+                        offset: norm_offset,
+                    }),
+                };
+                let x = x.rows_mut(borrows)?;
+                Ok(chairlift_kernels::ops::rope::rope(x, positions, rotation)?)
+            })
         },
     )
 }

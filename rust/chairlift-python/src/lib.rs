@@ -11,6 +11,7 @@ mod adapters;
 mod answer;
 mod attention;
 mod attention_work;
+mod call;
 mod candidates;
 mod constraints;
 mod detach;

@@ -1,9 +1,8 @@
 //! Bindings of the linear layers, and of the roofline that they are measured against.
 
 use crate::{
+    call::{Named, call, named},
     detach::detach,
-    kernels::{numel, optional},
-    recording::{Argument, Call, call},
 };
 use chairlift_kernels::{
     bf16,
@@ -138,7 +137,10 @@ impl Linear {
         macro_rules! pack {
             ($T:ty, $Layer:ident) => {{
                 let rows = borrows.rows::<$T>("weight", &weight)?;
-                let bias = optional::<$T>(&mut borrows, "bias", bias.as_ref())?;
+                let bias = bias
+                    .as_ref()
+                    .map(|bias| borrows.slice::<$T>("bias", bias))
+                    .transpose()?;
                 detach(py, || {
                     Ok(match quantization {
                         Some(to) => Layer::Grouped(GroupedLinear::quantize(rows, bias, to)?),
@@ -174,7 +176,10 @@ impl Linear {
         let _bias = bias.as_ref().map(|bias| bias.storage(py)).transpose()?;
         let mut borrows = Borrows::default();
         let rows = borrows.rows::<u8>("blocks", &blocks)?;
-        let bias = optional::<f32>(&mut borrows, "bias", bias.as_ref())?;
+        let bias = bias
+            .as_ref()
+            .map(|bias| borrows.slice("bias", bias))
+            .transpose()?;
         detach(py, || {
             let layer = GroupedLinear::from_blocks(rows, block_type, bias)?;
             Ok(Self {
@@ -194,66 +199,47 @@ impl Linear {
     }
 
     /// Computes `out` `[T, out_features]` from `x` `[T, in_features]`.
-    fn forward(this: Py<Self>, py: Python<'_>, x: Tensor, out: TensorMut) -> PyResult<()> {
+    fn forward(linear: Py<Self>, py: Python<'_>, x: Tensor, out: TensorMut) -> PyResult<()> {
+        let (x, out) = named!(x, out);
         call(
             py,
-            Forward {
-                linear: this,
-                x,
-                out,
-            },
+            (linear, x, out),
+            // Each input meets each output of its row.
+            |(linear, x, _)| x.numel().saturating_mul(linear.get().layer.out_features()),
+            |(linear, x, out)| forward(&linear.get().layer, x, out),
         )
     }
 }
 
-struct Forward {
-    linear: Py<Linear>,
-    x: Tensor,
-    out: TensorMut,
-}
-
-impl Call for Forward {
-    fn work(&self) -> usize {
-        // Each input meets each output of its row.
-        numel(&self.x).saturating_mul(self.linear.get().layer.out_features())
+fn forward(layer: &Layer, x: &Named<Tensor>, out: &Named<TensorMut>) -> PyResult<()> {
+    x.dims::<2>()?;
+    out.dims::<2>()?;
+    let borrows = &mut Borrows::default();
+    macro_rules! forward {
+        ($layer:expr, $In:ty, $Out:ty) => {{
+            let (x, out) = (x.rows::<$In>(borrows)?, out.rows_mut::<$Out>(borrows)?);
+            $layer.forward(x, out)?;
+        }};
     }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![("x", &self.x), ("out", &*self.out)]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        let Self { linear, x, out } = self;
-        x.dims::<2>("x")?;
-        out.dims::<2>("out")?;
-        let mut borrows = Borrows::default();
-        macro_rules! forward {
-            ($layer:expr, $In:ty, $Out:ty) => {{
-                let x = borrows.rows::<$In>("x", x)?;
-                let out = borrows.rows_mut::<$Out>("out", out)?;
-                $layer.forward(x, out)?;
-            }};
-        }
-        match (&*linear.get().layer, x.dtype(), out.dtype()) {
-            (Layer::Float32(layer), _, _) => forward!(layer, f32, f32),
-            (Layer::Bfloat16(layer), Dtype::Float32, _) => {
-                // The stream between quantized layers is float32; a layer that is not rounds it.
-                let rounded = round_rows(borrows.rows::<f32>("x", x)?);
-                let x = rounded.rows();
-                match out.dtype() {
-                    Dtype::Float32 => layer.forward(x, borrows.rows_mut::<f32>("out", out)?)?,
-                    _ => layer.forward(x, borrows.rows_mut::<bf16>("out", out)?)?,
-                }
+    match (layer, x.dtype(), out.dtype()) {
+        (Layer::Float32(layer), _, _) => forward!(layer, f32, f32),
+        (Layer::Bfloat16(layer), Dtype::Float32, _) => {
+            // The stream between quantized layers is float32; a layer that is not rounds it.
+            let rounded = round_rows(x.rows(borrows)?);
+            let x = rounded.rows();
+            match out.dtype() {
+                Dtype::Float32 => layer.forward(x, out.rows_mut::<f32>(borrows)?)?,
+                _ => layer.forward(x, out.rows_mut::<bf16>(borrows)?)?,
             }
-            (Layer::Bfloat16(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
-            (Layer::Bfloat16(layer), _, _) => forward!(layer, bf16, bf16),
-            (Layer::Grouped(layer), Dtype::Float32, Dtype::Bfloat16) => forward!(layer, f32, bf16),
-            (Layer::Grouped(layer), Dtype::Float32, _) => forward!(layer, f32, f32),
-            (Layer::Grouped(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
-            (Layer::Grouped(layer), _, _) => forward!(layer, bf16, bf16),
         }
-        Ok(())
+        (Layer::Bfloat16(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
+        (Layer::Bfloat16(layer), _, _) => forward!(layer, bf16, bf16),
+        (Layer::Grouped(layer), Dtype::Float32, Dtype::Bfloat16) => forward!(layer, f32, bf16),
+        (Layer::Grouped(layer), Dtype::Float32, _) => forward!(layer, f32, f32),
+        (Layer::Grouped(layer), _, Dtype::Float32) => forward!(layer, bf16, f32),
+        (Layer::Grouped(layer), _, _) => forward!(layer, bf16, bf16),
     }
+    Ok(())
 }
 
 /// Reads all of `words` with all threads: what memory gives at most.

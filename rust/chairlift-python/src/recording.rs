@@ -11,7 +11,7 @@
 //! tensors: only what these contain may change between two runs. A run compares each tensor with what it was, since the
 //! calls have its address.
 
-use crate::detach::{detach, is_long, keep};
+use crate::detach::{detach, is_long, with_gil};
 use chairlift_tensor::Tensor;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
@@ -22,25 +22,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A tensor of a call, after the name of the argument.
-pub(crate) type Argument<'a> = (&'static str, &'a Tensor);
+pub(crate) type NamedTensor<'a> = (&'static str, &'a Tensor);
 
 /// One call of a kernel, with its arguments.
 pub(crate) trait Call: Send + Sync {
-    /// About how many multiply-adds it takes, or numbers it reads.
+    /// About how many multiply-adds it takes, or elements it reads.
     fn work(&self) -> usize;
 
     /// All tensors that it reads or writes.
-    fn tensors(&self) -> Vec<Argument<'_>>;
+    fn tensors(&self) -> Vec<NamedTensor<'_>>;
 
     /// Checks the arguments and computes; needs no interpreter.
     fn run(&self) -> PyResult<()>;
 }
 
 /// Calls in their order.
-type Calls = Vec<Box<dyn Call>>;
+pub(crate) type Calls = Vec<Box<dyn Call>>;
 
 /// Where calls are kept while `with` lasts.
-type Open = Mutex<Calls>;
+pub(crate) type Open = Mutex<Calls>;
 
 thread_local! {
     /// Of the recording that this thread makes: it owns them, so that its end is the end of this, too.
@@ -48,24 +48,8 @@ thread_local! {
 }
 
 /// The calls that this thread keeps.
-fn kept() -> Option<Arc<Open>> {
+pub(crate) fn kept() -> Option<Arc<Open>> {
     KEPT.with_borrow(Weak::upgrade)
-}
-
-/// Runs a call, or keeps it where this thread is recording.
-pub(crate) fn call(py: Python<'_>, call: impl Call + 'static) -> PyResult<()> {
-    if let Some(calls) = kept() {
-        calls.lock().push(Box::new(call));
-        return Ok(());
-    }
-    if !is_long(call.work()) {
-        return keep(|| call.run());
-    }
-    // Another thread may give a tensor other memory meanwhile.
-    let tensors = call.tensors();
-    let storages = tensors.iter().map(|(_, tensor)| tensor.storage(py));
-    let _storages = storages.collect::<PyResult<Vec<_>>>()?;
-    detach(py, || call.run())
 }
 
 /// The calls that were made inside `with`.
@@ -87,7 +71,7 @@ struct Recorded {
 
 impl Recorded {
     fn new(py: Python<'_>, calls: Calls) -> PyResult<Self> {
-        let mut tensors: Vec<Argument<'_>> = Vec::new();
+        let mut tensors: Vec<NamedTensor<'_>> = Vec::new();
         let mut seen: HashMap<usize, &Tensor> = HashMap::new();
         for (name, tensor) in calls.iter().flat_map(|call| call.tensors()) {
             let first = *seen.entry(tensor.identity()).or_insert(tensor);
@@ -177,7 +161,7 @@ impl Recording {
         if is_long(work) {
             detach(py, run)
         } else {
-            keep(run)
+            with_gil(run)
         }
     }
 }

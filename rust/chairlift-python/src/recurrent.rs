@@ -1,18 +1,12 @@
 //! Bindings of layers with a recurrent state.
 
-use crate::{
-    kernels::{numel, optional, with_dtype},
-    recording::{Argument, Call, call},
+use crate::call::{Named, call, named, with_dtype};
+use chairlift_kernels::recurrent::{
+    RecurrentRows, conv, copies,
+    delta::{self, Delta, Heads, VALUE_STEP},
+    scan::{self, HEAD_STEP, Scan, ScanSizes},
 };
-use chairlift_kernels::{
-    bf16,
-    recurrent::{
-        RecurrentRows, conv, copies,
-        delta::{self, Delta, Heads, VALUE_STEP},
-        scan::{self, HEAD_STEP, Scan, ScanSizes},
-    },
-};
-use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -27,101 +21,18 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(selective_scan, module)?)
 }
 
-/// The tokens of a step, as rows of the batch.
-struct Batch {
-    rows: Tensor,
-    starts: Tensor,
-    lens: Tensor,
-}
+/// The tokens of a step, as rows of the batch: rows, starts and lens.
+type Batch = (Named<Tensor>, Named<Tensor>, Named<Tensor>);
 
-impl Batch {
-    fn tensors(&self) -> [Argument<'_>; 3] {
-        let (rows, starts, lens) = (&self.rows, &self.starts, &self.lens);
-        [("rows", rows), ("starts", starts), ("lens", lens)]
-    }
-
-    fn sequences<'t>(&'t self, borrows: &mut Borrows) -> PyResult<RecurrentRows<'t>> {
-        Ok(RecurrentRows {
-            rows: borrows.slice("rows", &self.rows)?,
-            starts: borrows.slice("starts", &self.starts)?,
-            lens: borrows.slice("lens", &self.lens)?,
-        })
-    }
-}
-
-struct Conv {
-    x: Tensor,
-    gates: Option<(Tensor, Tensor)>,
-    weight: Tensor,
-    bias: Option<Tensor>,
-    has_silu: bool,
-    state: TensorMut,
-    batch: Batch,
-    out: TensorMut,
-}
-
-impl Call for Conv {
-    fn work(&self) -> usize {
-        let taps = self.weight.shape().first().copied().unwrap_or(0);
-        numel(&self.x).saturating_mul(taps)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        let own = [
-            ("x", &self.x),
-            ("weight", &self.weight),
-            ("state", &*self.state),
-            ("out", &*self.out),
-        ];
-        let gates = self.gates.iter();
-        let gates =
-            gates.flat_map(|(input, output)| [("input_gate", input), ("output_gate", output)]);
-        let bias = self.bias.iter().map(|bias| ("bias", bias));
-        let batch = self.batch.tensors();
-        own.into_iter()
-            .chain(gates)
-            .chain(bias)
-            .chain(batch)
-            .collect()
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.x.dims::<2>("x")?;
-        let [taps, channels] = self.weight.dims("weight")?;
-        let [_, past, width] = self.state.dims("state")?;
-        if (past + 1, width) != (taps, channels) {
-            let message = format!(
-                "state: expected [rows, {}, {channels}], got {:?}",
-                taps.saturating_sub(1),
-                self.state.shape()
-            );
-            return Err(PyValueError::new_err(message));
-        }
-        with_dtype!(self.x, "x", |T| {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows::<T>("x", &self.x)?;
-            let gates = match &self.gates {
-                Some((input, output)) => Some((
-                    borrows.rows::<T>("input_gate", input)?,
-                    borrows.rows::<T>("output_gate", output)?,
-                )),
-                None => None,
-            };
-            let weight = borrows.rows::<f32>("weight", &self.weight)?;
-            let bias = optional::<f32>(&mut borrows, "bias", self.bias.as_ref())?;
-            let sequences = self.batch.sequences(&mut borrows)?;
-            let state = borrows.slice_mut::<f32>("state", &self.state)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            let conv = conv::Conv {
-                x,
-                gates,
-                weight,
-                bias,
-                has_silu: self.has_silu,
-            };
-            Ok(conv::causal_conv(conv, sequences, state, out)?)
-        })
-    }
+fn sequences<'t>(
+    (rows, starts, lens): &'t Batch,
+    borrows: &mut Borrows,
+) -> PyResult<RecurrentRows<'t>> {
+    Ok(RecurrentRows {
+        rows: rows.slice(borrows)?,
+        starts: starts.slice(borrows)?,
+        lens: lens.slice(borrows)?,
+    })
 }
 
 /// Convolves each channel of `x` `[T, C]` along the tokens of its row; `state` `[rows, K - 1, C]` moves on.
@@ -141,99 +52,56 @@ fn causal_conv(
     gates: Option<(Tensor, Tensor)>,
     has_silu: bool,
 ) -> PyResult<()> {
-    let conv = Conv {
-        x,
-        gates,
-        weight,
-        bias,
-        has_silu,
-        state,
-        batch: Batch { rows, starts, lens },
-        out,
+    let gates = gates.map(|(input_gate, output_gate)| named!(input_gate, output_gate));
+    let batch = named!(rows, starts, lens);
+    let (x, weight, state, out, bias) = named!(x, weight, state, out, bias);
+    call(
+        py,
+        (x, weight, state, out, gates, bias, batch),
+        |(x, weight, ..)| {
+            let taps = weight.shape().first().copied().unwrap_or(0);
+            x.numel().saturating_mul(taps)
+        },
+        move |(x, weight, state, out, gates, bias, batch)| {
+            x.dims::<2>()?;
+            let [taps, channels] = weight.dims()?;
+            let [_, past, width] = state.dims()?;
+            if (past + 1, width) != (taps, channels) {
+                let (past, got) = (taps.saturating_sub(1), state.shape());
+                let message = format!("state: expected [rows, {past}, {channels}], got {got:?}");
+                return Err(PyValueError::new_err(message));
+            }
+            with_dtype!(x, |T| {
+                let borrows = &mut Borrows::default();
+                let conv = conv::Conv {
+                    x: x.rows::<T>(borrows)?,
+                    gates: match gates {
+                        Some((input, output)) => {
+                            Some((input.rows(borrows)?, output.rows(borrows)?))
+                        }
+                        None => None,
+                    },
+                    weight: weight.rows(borrows)?,
+                    bias: bias.optional_slice(borrows)?,
+                    has_silu,
+                };
+                let sequences = sequences(batch, borrows)?;
+                let state = state.slice_mut(borrows)?;
+                let out = out.rows_mut(borrows)?;
+                Ok(conv::causal_conv(conv, sequences, state, out)?)
+            })
+        },
+    )
+}
+
+/// Multiply-adds per token that update the state of all heads: `state` is `[rows, heads, ...]`.
+fn state_work(state: &Named<TensorMut>, x: &Named<Tensor>, work_of_number: usize) -> usize {
+    let [_, heads @ ..] = state.shape() else {
+        return 0;
     };
-    call(py, conv)
-}
-
-struct GatedDelta {
-    qkv: Tensor,
-    gate: Tensor,
-    b_a: Tensor,
-    rate: Tensor,
-    dt_bias: Tensor,
-    norm_weight: Tensor,
-    eps: f32,
-    most_share: f32,
-    in_turn: bool,
-    state: TensorMut,
-    batch: Batch,
-    out: TensorMut,
-}
-
-impl GatedDelta {
-    /// The sizes of the heads, which those of the other arguments follow from.
-    fn heads(&self) -> PyResult<Heads> {
-        let [_, num_value_heads, key_dim, value_dim] = self.state.dims("state")?;
-        let [_, width] = self.qkv.dims("qkv")?;
-        let values = num_value_heads.saturating_mul(value_dim);
-        let keys = width.saturating_sub(values) / 2;
-        Ok(Heads {
-            num_key_heads: keys.checked_div(key_dim).unwrap_or(0),
-            num_value_heads,
-            key_dim,
-            value_dim,
-            interleaved_heads: self.in_turn,
-        })
-    }
-}
-
-impl Call for GatedDelta {
-    fn work(&self) -> usize {
-        let [_, heads @ ..] = self.state.shape() else {
-            return 0;
-        };
-        let num_tokens = self.qkv.shape().first().copied().unwrap_or(0);
-        let state: usize = heads.iter().product();
-        state.saturating_mul(2 * num_tokens)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        let own = [
-            ("qkv", &self.qkv),
-            ("gate", &self.gate),
-            ("b_a", &self.b_a),
-            ("rate", &self.rate),
-            ("dt_bias", &self.dt_bias),
-            ("norm_weight", &self.norm_weight),
-            ("state", &*self.state),
-            ("out", &*self.out),
-        ];
-        own.into_iter().chain(self.batch.tensors()).collect()
-    }
-
-    fn run(&self) -> PyResult<()> {
-        let heads = self.heads()?;
-        self.gate.dims::<2>("gate")?;
-        self.b_a.dims::<2>("b_a")?;
-        self.out.dims::<2>("out")?;
-        with_dtype!(self.qkv, "qkv", |T| {
-            let mut borrows = Borrows::default();
-            let delta = Delta {
-                heads,
-                qkv: borrows.rows::<T>("qkv", &self.qkv)?,
-                gate: borrows.rows::<T>("gate", &self.gate)?,
-                b_a: borrows.rows::<T>("b_a", &self.b_a)?,
-                rate: borrows.slice("rate", &self.rate)?,
-                dt_bias: borrows.slice("dt_bias", &self.dt_bias)?,
-                norm_weight: borrows.slice("norm_weight", &self.norm_weight)?,
-                eps: self.eps,
-                max_beta: self.most_share,
-            };
-            let sequences = self.batch.sequences(&mut borrows)?;
-            let state = borrows.slice_mut::<f32>("state", &self.state)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(delta::gated_delta(delta, sequences, state, out)?)
-        })
-    }
+    let num_tokens = x.shape().first().copied().unwrap_or(0);
+    let elements: usize = heads.iter().product();
+    elements.saturating_mul(work_of_number * num_tokens)
 }
 
 /// Computes the gated delta rule of each head; `state` `[rows, num_value_heads, key_dim, value_dim]` moves on.
@@ -256,83 +124,49 @@ fn gated_delta(
     lens: Tensor,
     out: TensorMut,
 ) -> PyResult<()> {
-    let delta = GatedDelta {
-        qkv,
-        gate,
-        b_a,
-        rate,
-        dt_bias,
-        norm_weight,
-        eps,
-        most_share,
-        in_turn,
-        state,
-        batch: Batch { rows, starts, lens },
-        out,
-    };
-    call(py, delta)
-}
-
-struct SelectiveScan {
-    xbc: Tensor,
-    dt: Tensor,
-    rate: Tensor,
-    dt_bias: Tensor,
-    skip: Tensor,
-    num_groups: usize,
-    state: TensorMut,
-    batch: Batch,
-    out: TensorMut,
-}
-
-impl Call for SelectiveScan {
-    fn work(&self) -> usize {
-        let [_, heads @ ..] = self.state.shape() else {
-            return 0;
-        };
-        let num_tokens = self.xbc.shape().first().copied().unwrap_or(0);
-        let state: usize = heads.iter().product();
-        state.saturating_mul(num_tokens)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        let own = [
-            ("xbc", &self.xbc),
-            ("dt", &self.dt),
-            ("rate", &self.rate),
-            ("dt_bias", &self.dt_bias),
-            ("skip", &self.skip),
-            ("state", &*self.state),
-            ("out", &*self.out),
-        ];
-        own.into_iter().chain(self.batch.tensors()).collect()
-    }
-
-    fn run(&self) -> PyResult<()> {
-        let [_, num_heads, state_dim, head_dim] = self.state.dims("state")?;
-        self.dt.dims::<2>("dt")?;
-        self.out.dims::<2>("out")?;
-        with_dtype!(self.xbc, "xbc", |T| {
-            let mut borrows = Borrows::default();
-            let scan = Scan {
-                sizes: ScanSizes {
-                    num_heads,
-                    head_dim,
-                    num_groups: self.num_groups,
-                    state_dim,
-                },
-                xbc: borrows.rows::<T>("xbc", &self.xbc)?,
-                dt: borrows.rows::<T>("dt", &self.dt)?,
-                rate: borrows.slice("rate", &self.rate)?,
-                dt_bias: borrows.slice("dt_bias", &self.dt_bias)?,
-                skip: borrows.slice("skip", &self.skip)?,
+    let weights = named!(rate, dt_bias, norm_weight);
+    let batch = named!(rows, starts, lens);
+    let (qkv, gate, b_a, state, out) = named!(qkv, gate, b_a, state, out);
+    call(
+        py,
+        (qkv, gate, b_a, weights, state, out, batch),
+        |(qkv, _, _, _, state, ..)| state_work(state, qkv, 2),
+        move |(qkv, gate, b_a, (rate, dt_bias, norm_weight), state, out, batch)| {
+            // The sizes of the other arguments follow from those of these two.
+            let [_, num_value_heads, key_dim, value_dim] = state.dims()?;
+            let [_, width] = qkv.dims()?;
+            let values = num_value_heads.saturating_mul(value_dim);
+            let keys = width.saturating_sub(values) / 2;
+            let heads = Heads {
+                num_key_heads: keys.checked_div(key_dim).unwrap_or(0),
+                num_value_heads,
+                key_dim,
+                value_dim,
+                interleaved_heads: in_turn,
             };
-            let sequences = self.batch.sequences(&mut borrows)?;
-            let state = borrows.slice_mut::<f32>("state", &self.state)?;
-            let out = borrows.rows_mut::<T>("out", &self.out)?;
-            Ok(scan::selective_scan(scan, sequences, state, out)?)
-        })
-    }
+            gate.dims::<2>()?;
+            b_a.dims::<2>()?;
+            out.dims::<2>()?;
+            with_dtype!(qkv, |T| {
+                let borrows = &mut Borrows::default();
+                let delta = Delta {
+                    heads,
+                    qkv: qkv.rows::<T>(borrows)?,
+                    gate: gate.rows(borrows)?,
+                    b_a: b_a.rows(borrows)?,
+                    rate: rate.slice(borrows)?,
+                    dt_bias: dt_bias.slice(borrows)?,
+                    norm_weight: norm_weight.slice(borrows)?,
+                    eps,
+                    max_beta: most_share,
+                };
+                let sequences = sequences(batch, borrows)?;
+                let state = state.slice_mut(borrows)?;
+                let out = out.rows_mut(borrows)?;
+                Ok(delta::gated_delta(delta, sequences, state, out)?)
+            })
+        },
+    )
 }
 
 /// Computes the selective scan of each head; `state` `[rows, num_heads, state_dim, head_dim]` moves on.
@@ -352,47 +186,56 @@ fn selective_scan(
     lens: Tensor,
     out: TensorMut,
 ) -> PyResult<()> {
-    let scan = SelectiveScan {
-        xbc,
-        dt,
-        rate,
-        dt_bias,
-        skip,
-        num_groups,
-        state,
-        batch: Batch { rows, starts, lens },
-        out,
-    };
-    call(py, scan)
-}
-
-struct Copies {
-    state: TensorMut,
-    moves: Tensor,
-}
-
-impl Call for Copies {
-    fn work(&self) -> usize {
-        let row: usize = self.state.shape().iter().skip(1).product();
-        row.saturating_mul(numel(&self.moves) / 2)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![("state", &*self.state), ("moves", &self.moves)]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        let [_, _] = self.moves.dims("moves")?;
-        let row_len = self.state.shape().iter().skip(1).product();
-        let mut borrows = Borrows::default();
-        let state = borrows.slice_mut::<f32>("state", &self.state)?;
-        let moves = borrows.slice::<i32>("moves", &self.moves)?;
-        Ok(copies::copy_states(state, row_len, moves)?)
-    }
+    let weights = named!(rate, dt_bias, skip);
+    let batch = named!(rows, starts, lens);
+    let (xbc, dt, state, out) = named!(xbc, dt, state, out);
+    call(
+        py,
+        (xbc, dt, weights, state, out, batch),
+        |(xbc, _, _, state, ..)| state_work(state, xbc, 1),
+        move |(xbc, dt, (rate, dt_bias, skip), state, out, batch)| {
+            let [_, num_heads, state_dim, head_dim] = state.dims()?;
+            dt.dims::<2>()?;
+            out.dims::<2>()?;
+            with_dtype!(xbc, |T| {
+                let borrows = &mut Borrows::default();
+                let scan = Scan {
+                    sizes: ScanSizes {
+                        num_heads,
+                        head_dim,
+                        num_groups,
+                        state_dim,
+                    },
+                    xbc: xbc.rows::<T>(borrows)?,
+                    dt: dt.rows(borrows)?,
+                    rate: rate.slice(borrows)?,
+                    dt_bias: dt_bias.slice(borrows)?,
+                    skip: skip.slice(borrows)?,
+                };
+                let sequences = sequences(batch, borrows)?;
+                let state = state.slice_mut(borrows)?;
+                let out = out.rows_mut(borrows)?;
+                Ok(scan::selective_scan(scan, sequences, state, out)?)
+            })
+        },
+    )
 }
 
 /// Copies rows of `state` `[rows, ...]`: `moves` int32 `[., 2]` has the target and the source of each.
 #[pyfunction]
 fn copy_states(py: Python<'_>, state: TensorMut, moves: Tensor) -> PyResult<()> {
-    call(py, Copies { state, moves })
+    let row_len = |state: &Named<TensorMut>| state.shape().iter().skip(1).product::<usize>();
+    call(
+        py,
+        named!(state, moves),
+        move |(state, moves)| row_len(state).saturating_mul(moves.numel() / 2),
+        move |(state, moves)| {
+            let [_, _] = moves.dims()?;
+            let borrows = &mut Borrows::default();
+            let row_len = row_len(state);
+            let state = state.slice_mut::<f32>(borrows)?;
+            let moves = moves.slice(borrows)?;
+            Ok(copies::copy_states(state, row_len, moves)?)
+        },
+    )
 }

@@ -1,10 +1,9 @@
 //! Bindings of the sampler and of what it keeps of each sequence.
 
 use crate::{
+    call::{call, named},
     candidates::Candidates,
     constraints::ConstraintMasks,
-    kernels::numel,
-    recording::{Argument, Call, call},
     text::TokenTable,
 };
 use chairlift_kernels::{
@@ -168,108 +167,6 @@ impl SamplerStates {
     }
 }
 
-/// The arguments beyond those that every draw has.
-struct Extras {
-    states: Arc<Mutex<SequenceStates>>,
-    slots: Tensor,
-    last_tokens: Tensor,
-}
-
-struct Sample {
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seed: Tensor,
-    index: Tensor,
-    position: Tensor,
-    tokens: TensorMut,
-    logprobs: TensorMut,
-    ranks: TensorMut,
-    extras: Option<Extras>,
-    masks: Option<(Tensor, Tensor)>,
-    /// In place of those.
-    constraints: Option<Arc<chairlift_grammar::Masks>>,
-    candidates: Arc<Mutex<Option<candidates::Candidates>>>,
-}
-
-impl Call for Sample {
-    fn work(&self) -> usize {
-        numel(&self.logits)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        let mut tensors: Vec<Argument<'_>> = vec![
-            ("logits", &self.logits),
-            ("temperature", &self.temperature),
-            ("top_k", &self.top_k),
-            ("top_p", &self.top_p),
-            ("min_p", &self.min_p),
-            ("seed", &self.seed),
-            ("index", &self.index),
-            ("position", &self.position),
-            ("tokens", &*self.tokens),
-            ("logprobs", &*self.logprobs),
-            ("ranks", &*self.ranks),
-        ];
-        if let Some(extras) = &self.extras {
-            tensors.push(("slots", &extras.slots));
-            tensors.push(("last_tokens", &extras.last_tokens));
-        }
-        if let Some((mask, mask_of_draw)) = &self.masks {
-            tensors.push(("mask", mask));
-            tensors.push(("mask_of_draw", mask_of_draw));
-        }
-        tensors
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.logits.dims::<2>("logits")?;
-        let mut borrows = Borrows::default();
-        let logits = borrows.rows::<f32>("logits", &self.logits)?;
-        let parameters = Parameters {
-            temperature: borrows.slice("temperature", &self.temperature)?,
-            top_k: borrows.slice("top_k", &self.top_k)?,
-            top_p: borrows.slice("top_p", &self.top_p)?,
-            min_p: borrows.slice("min_p", &self.min_p)?,
-            seed: borrows.slice("seed", &self.seed)?,
-            index: borrows.slice("index", &self.index)?,
-            position: borrows.slice("position", &self.position)?,
-        };
-        let draws = Draws {
-            tokens: borrows.slice_mut("tokens", &self.tokens)?,
-            logprobs: borrows.slice_mut("logprobs", &self.logprobs)?,
-            ranks: borrows.slice_mut("ranks", &self.ranks)?,
-        };
-        let states = self.extras.as_ref().map(|extras| extras.states.lock());
-        let sequences = match (&self.extras, &states) {
-            (Some(extras), Some(states)) => Some(DrawSequences {
-                states,
-                slots: borrows.slice("slots", &extras.slots)?,
-                last_tokens: borrows.slice("last_tokens", &extras.last_tokens)?,
-            }),
-            _ => None,
-        };
-        let masks = match (&self.constraints, &self.masks) {
-            (Some(masks), _) => Some(Masks {
-                bits: Rows::contiguous(&masks.bits, masks.num_words),
-                of_draw: &masks.of_draw,
-            }),
-            (None, Some((mask, mask_of_draw))) => {
-                mask.dims::<2>("mask")?;
-                let bits: Rows<'_, i32> = borrows.rows("mask", mask)?;
-                let of_draw = borrows.slice("mask_of_draw", mask_of_draw)?;
-                Some(Masks { bits, of_draw })
-            }
-            (None, None) => None,
-        };
-        let candidates = sampling::sample(logits, &parameters, sequences, masks, draws)?;
-        *self.candidates.lock() = (candidates.stride > 0).then_some(candidates);
-        Ok(())
-    }
-}
-
 /// Draws one token per row.
 #[pyfunction]
 #[pyo3(signature = (logits, temperature, top_k, top_p, min_p, seed, index, position, tokens,
@@ -299,33 +196,69 @@ pub(crate) fn sample(
     mask_of_draw: Option<Tensor>,
     constraints: Option<&ConstraintMasks>,
 ) -> PyResult<Option<Candidates>> {
-    let extras = match (states, slots, last_tokens) {
-        (Some(states), Some(slots), Some(last_tokens)) => Some(Extras {
-            states: Arc::clone(&states.inner),
-            slots,
-            last_tokens,
-        }),
-        _ => None,
-    };
-    let candidates = Arc::default();
-    let sample = Sample {
-        logits,
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        seed,
-        index,
-        position,
-        tokens,
-        logprobs,
-        ranks,
-        extras,
-        masks: mask.zip(mask_of_draw),
-        constraints: constraints.map(|masks| masks.join(py)).transpose()?,
-        candidates: Arc::clone(&candidates),
-    };
-    call(py, sample)?;
+    let constraints = constraints.map(|masks| masks.join(py)).transpose()?;
+    let candidates: Arc<Mutex<Option<candidates::Candidates>>> = Arc::default();
+    let states = states.map(|states| Arc::clone(&states.inner));
+    let sequences = slots.zip(last_tokens).filter(|_| states.is_some());
+    let sequences = sequences.map(|(slots, last_tokens)| named!(slots, last_tokens));
+    let masks = mask.zip(mask_of_draw);
+    let masks = masks.map(|(mask, mask_of_draw)| named!(mask, mask_of_draw));
+    let parameters = named!(temperature, top_k, top_p, min_p, seed, index, position);
+    let drawn = named!(tokens, logprobs, ranks);
+    let (logits,) = named!(logits);
+    let found = Arc::clone(&candidates);
+    call(
+        py,
+        (logits, parameters, drawn, sequences, masks),
+        |(logits, ..)| logits.numel(),
+        move |(logits, parameters, drawn, sequences, masks)| {
+            logits.dims::<2>()?;
+            let borrows = &mut Borrows::default();
+            let logits = logits.rows(borrows)?;
+            let (temperature, top_k, top_p, min_p, seed, index, position) = parameters;
+            let parameters = Parameters {
+                temperature: temperature.slice(borrows)?,
+                top_k: top_k.slice(borrows)?,
+                top_p: top_p.slice(borrows)?,
+                min_p: min_p.slice(borrows)?,
+                seed: seed.slice(borrows)?,
+                index: index.slice(borrows)?,
+                position: position.slice(borrows)?,
+            };
+            let (tokens, logprobs, ranks) = drawn;
+            let draws = Draws {
+                tokens: tokens.slice_mut(borrows)?,
+                logprobs: logprobs.slice_mut(borrows)?,
+                ranks: ranks.slice_mut(borrows)?,
+            };
+            let states = states.as_ref().map(|states| states.lock());
+            let sequences = match (sequences, &states) {
+                (Some((slots, last_tokens)), Some(states)) => Some(DrawSequences {
+                    states,
+                    slots: slots.slice(borrows)?,
+                    last_tokens: last_tokens.slice(borrows)?,
+                }),
+                _ => None,
+            };
+            let masks = match (&constraints, masks) {
+                (Some(masks), _) => Some(Masks {
+                    bits: Rows::contiguous(&masks.bits, masks.num_words),
+                    of_draw: &masks.of_draw,
+                }),
+                (None, Some((mask, mask_of_draw))) => {
+                    mask.dims::<2>()?;
+                    Some(Masks {
+                        bits: mask.rows(borrows)?,
+                        of_draw: mask_of_draw.slice(borrows)?,
+                    })
+                }
+                (None, None) => None,
+            };
+            let candidates = sampling::sample(logits, &parameters, sequences, masks, draws)?;
+            *found.lock() = (candidates.stride > 0).then_some(candidates);
+            Ok(())
+        },
+    )?;
     let found = candidates.lock().take();
     Ok(found.map(|inner| Candidates { inner }))
 }

@@ -1,11 +1,8 @@
-//! Bindings of sums, gates and numbers with a factor.
+//! Bindings of sums, gates and elements with a factor.
 
-use crate::{
-    kernels::{numel, with_dtype},
-    recording::{Argument, Call, call},
-};
-use chairlift_kernels::{bf16, ops::scale as kernels};
-use chairlift_tensor::{Borrows, Dtype, Tensor, TensorMut};
+use crate::call::{call, named, with_dtype};
+use chairlift_kernels::ops::scale as kernels;
+use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::prelude::*;
 
 /// Registers the functions of this file with the module.
@@ -15,113 +12,65 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scale, module)?)
 }
 
-struct AddScaled {
-    x: TensorMut,
-    update: Tensor,
-    multiplier: f32,
-}
-
-impl Call for AddScaled {
-    fn work(&self) -> usize {
-        numel(&self.x)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![("x", &*self.x), ("update", &self.update)]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.x.dims::<2>("x")?;
-        with_dtype!(self.x, "x", |T| {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows_mut::<T>("x", &self.x)?;
-            let update = borrows.rows::<T>("update", &self.update)?;
-            Ok(kernels::add_scaled(x, update, self.multiplier)?)
-        })
-    }
-}
-
 /// x += multiplier * update.
 #[pyfunction]
 #[pyo3(signature = (x, update, multiplier=1.0))]
 fn add_scaled(py: Python<'_>, x: TensorMut, update: Tensor, multiplier: f32) -> PyResult<()> {
-    let sum = AddScaled {
-        x,
-        update,
-        multiplier,
-    };
-    call(py, sum)
-}
-
-struct GateBySigmoid {
-    x: TensorMut,
-    gate: Tensor,
-}
-
-impl Call for GateBySigmoid {
-    fn work(&self) -> usize {
-        8 * numel(&self.x)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![("x", &*self.x), ("gate", &self.gate)]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.x.dims::<2>("x")?;
-        let [_, width] = self.gate.dims("gate")?;
-        with_dtype!(self.x, "x", |T| {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows_mut::<T>("x", &self.x)?;
-            if width == 1 {
-                let gate = borrows.rows::<f32>("gate", &self.gate)?;
-                return Ok(kernels::gate_by_sigmoid(x, gate)?);
-            }
-            let gate = borrows.rows::<T>("gate", &self.gate)?;
-            Ok(kernels::gate_by_sigmoid(x, gate)?)
-        })
-    }
+    let arguments = named!(x, update);
+    call(
+        py,
+        arguments,
+        |(x, _)| x.numel(),
+        move |(x, update)| {
+            x.dims::<2>()?;
+            with_dtype!(x, |T| {
+                let borrows = &mut Borrows::default();
+                let x = x.rows_mut::<T>(borrows)?;
+                let update = update.rows(borrows)?;
+                Ok(kernels::add_scaled(x, update, multiplier)?)
+            })
+        },
+    )
 }
 
 /// x /= 1 + exp(-gate); a gate of one column is float32, and of the whole row.
 #[pyfunction]
 fn gate_by_sigmoid(py: Python<'_>, x: TensorMut, gate: Tensor) -> PyResult<()> {
-    call(py, GateBySigmoid { x, gate })
-}
-
-struct Scale {
-    x: TensorMut,
-    multiplier: f32,
-    soft_cap: Option<f32>,
-}
-
-impl Call for Scale {
-    fn work(&self) -> usize {
-        numel(&self.x)
-    }
-
-    fn tensors(&self) -> Vec<Argument<'_>> {
-        vec![("x", &*self.x)]
-    }
-
-    fn run(&self) -> PyResult<()> {
-        self.x.dims::<2>("x")?;
-        with_dtype!(self.x, "x", |T| {
-            let mut borrows = Borrows::default();
-            let x = borrows.rows_mut::<T>("x", &self.x)?;
-            Ok(kernels::scale(x, self.multiplier, self.soft_cap)?)
-        })
-    }
+    call(
+        py,
+        named!(x, gate),
+        |(x, _)| 8 * x.numel(),
+        |(x, gate)| {
+            x.dims::<2>()?;
+            let [_, width] = gate.dims()?;
+            with_dtype!(x, |T| {
+                let borrows = &mut Borrows::default();
+                let x = x.rows_mut::<T>(borrows)?;
+                if width == 1 {
+                    let gate = gate.rows::<f32>(borrows)?;
+                    return Ok(kernels::gate_by_sigmoid(x, gate)?);
+                }
+                let gate = gate.rows::<T>(borrows)?;
+                Ok(kernels::gate_by_sigmoid(x, gate)?)
+            })
+        },
+    )
 }
 
 /// `x = multiplier * x`, then `soft_cap * tanh(x / soft_cap)` if given.
 #[pyfunction]
 #[pyo3(signature = (x, multiplier=1.0, soft_cap=None))]
 fn scale(py: Python<'_>, x: TensorMut, multiplier: f32, soft_cap: Option<f32>) -> PyResult<()> {
-    let numbers = Scale {
-        x,
-        multiplier,
-        soft_cap,
-    };
-    call(py, numbers)
+    call(
+        py,
+        named!(x),
+        |(x,)| x.numel(),
+        move |(x,)| {
+            x.dims::<2>()?;
+            with_dtype!(x, |T| {
+                let x = x.rows_mut::<T>(&mut Borrows::default())?;
+                Ok(kernels::scale(x, multiplier, soft_cap)?)
+            })
+        },
+    )
 }

@@ -91,6 +91,18 @@ impl<'py> FromPyObject<'_, 'py> for TensorMut {
     }
 }
 
+impl AsRef<Tensor> for Tensor {
+    fn as_ref(&self) -> &Tensor {
+        self
+    }
+}
+
+impl AsRef<Tensor> for TensorMut {
+    fn as_ref(&self) -> &Tensor {
+        &self.0
+    }
+}
+
 impl Deref for TensorMut {
     type Target = Tensor;
 
