@@ -25,4 +25,4 @@ pub use histogram::Histogram;
 pub use log::LogId;
 pub use outboxes::{Outboxes, Posted};
 pub use stream::StreamId;
-pub use track::{Options, PromptOptions, Scores};
+pub use track::{Options, PromptDelivery, Scores};

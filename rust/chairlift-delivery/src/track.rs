@@ -22,7 +22,7 @@ pub struct Options {
     pub logprobs: bool,
     /// The likeliest tokens that are sent with each log probability, as many as the step reports or fewer.
     pub num_candidates: usize,
-    pub prompt: PromptOptions,
+    pub prompt: PromptDelivery,
     /// Tokens per event after the first; 0 is one event at the end.
     pub interval: u32,
     /// Tokens are counted by this small number.
@@ -48,7 +48,7 @@ pub struct Scores<'a> {
 
 /// What is sent of the prompt.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PromptOptions {
+pub struct PromptDelivery {
     /// Its text and tokens, as far as those of the output are sent.
     pub echo: bool,
     pub logprobs: bool,
@@ -213,7 +213,7 @@ impl Track {
     /// The event of a piece of the prompt, without its number.
     pub(crate) fn prompt_event(&self, offset: usize, piece: Output<'_>) -> Vec<u8> {
         let mut tokens = Tokens::default();
-        let PromptOptions {
+        let PromptDelivery {
             echo,
             logprobs,
             num_candidates,

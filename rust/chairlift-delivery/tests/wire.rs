@@ -4,7 +4,7 @@ use chairlift_core::{
     RequestId,
     events::{Event, EventKind, Events},
 };
-use chairlift_delivery::{Histogram, LogId, Options, Outboxes, PromptOptions, Scores, StreamId};
+use chairlift_delivery::{Histogram, LogId, Options, Outboxes, PromptDelivery, Scores, StreamId};
 use chairlift_text::answer::{CallId, Content, Field as Part};
 use proptest::prelude::*;
 
@@ -101,7 +101,7 @@ const OPTIONS: Options = Options {
     token_ids: true,
     logprobs: true,
     num_candidates: 2,
-    prompt: PromptOptions {
+    prompt: PromptDelivery {
         echo: true,
         logprobs: true,
         num_candidates: 1,

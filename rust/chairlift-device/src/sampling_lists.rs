@@ -15,7 +15,7 @@ use chairlift_kernels::{
     sampling::{
         bans::BITS,
         filters::Filters,
-        inputs::{DrawSequences, Masks},
+        inputs::{DrawSequences, MaskLines},
         penalties::Penalties,
         states::SequenceState,
     },
@@ -152,7 +152,7 @@ pub struct Lists {
 pub fn lists(
     sequences: DrawSequences<'_>,
     positions: &[i32],
-    masks: Option<Masks<'_>>,
+    masks: Option<MaskLines<'_>>,
     vocab_size: usize,
 ) -> Result<Lists, ArgumentError> {
     let count = positions.len();
@@ -212,7 +212,7 @@ fn write_last(sequences: DrawSequences<'_>, positions: &[i32]) -> Result<(), Arg
 fn list(
     sequences: DrawSequences<'_>,
     positions: &[i32],
-    masks: Option<Masks<'_>>,
+    masks: Option<MaskLines<'_>>,
     vocab_size: usize,
     row: usize,
 ) -> RowList {
@@ -311,7 +311,7 @@ mod tests {
             slots: &[1, 0, 1],
             last_tokens: &[6, 0, -1],
         };
-        let masks = Masks {
+        let masks = MaskLines {
             bits: Rows::contiguous(&bits, 2),
             of_draw: &[0, 0, NOT_COMPUTED],
         };

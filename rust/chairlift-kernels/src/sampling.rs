@@ -43,7 +43,7 @@ use self::{
     candidates::Candidates,
     draw::{Sampled, Sampler},
     filters::Filters,
-    inputs::{DrawSequences, Masks, Parameters},
+    inputs::{DrawSequences, MaskLines, Parameters},
 };
 use crate::{
     error::{ArgumentError, expect_equal},
@@ -77,7 +77,7 @@ pub fn sample(
     logits: Rows<'_, f32>,
     parameters: &Parameters<'_>,
     sequences: Option<DrawSequences<'_>>,
-    masks: Option<Masks<'_>>,
+    masks: Option<MaskLines<'_>>,
     draws: Draws<'_>,
 ) -> Result<Candidates, ArgumentError> {
     let rows = logits.len();
@@ -136,7 +136,7 @@ pub fn sample(
 }
 
 /// Why a row gave no token.
-fn why_none(raw: &[f32], row: usize, masks: Option<Masks<'_>>) -> i32 {
+fn why_none(raw: &[f32], row: usize, masks: Option<MaskLines<'_>>) -> i32 {
     if masks.is_some_and(|masks| masks.is_too_complex(row)) {
         return TOO_COMPLEX;
     }
@@ -158,7 +158,7 @@ fn draw_row(
     row: usize,
     parameters: &Parameters<'_>,
     sequences: Option<DrawSequences<'_>>,
-    masks: Option<Masks<'_>>,
+    masks: Option<MaskLines<'_>>,
 ) -> Option<Sampled> {
     if masks.is_some_and(|masks| masks.is_too_complex(row)) {
         return None;

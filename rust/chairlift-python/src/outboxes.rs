@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use chairlift_core::RequestId;
 use chairlift_delivery::{
-    self as delivery, Histogram, LogId, Options, PromptOptions, Scores, StreamId,
+    self as delivery, Histogram, LogId, Options, PromptDelivery, Scores, StreamId,
 };
 use chairlift_tensor::{Borrows, Tensor};
 use pyo3::{
@@ -100,7 +100,7 @@ impl Outboxes {
             token_ids,
             logprobs,
             num_candidates,
-            prompt: PromptOptions {
+            prompt: PromptDelivery {
                 echo,
                 logprobs: prompt_logprobs,
                 num_candidates: num_prompt_candidates,

@@ -14,7 +14,7 @@ use chairlift_kernels::{
         candidates,
         dry::{Dry, TokenText},
         filters::Filters,
-        inputs::{DrawSequences, Masks, Parameters},
+        inputs::{DrawSequences, MaskLines, Parameters},
         penalties::Penalties,
         states::{DrawOptions, SequenceState, SequenceStates},
     },
@@ -241,13 +241,13 @@ pub(crate) fn sample(
                 _ => None,
             };
             let masks = match (&constraints, masks) {
-                (Some(masks), _) => Some(Masks {
+                (Some(masks), _) => Some(MaskLines {
                     bits: Rows::contiguous(&masks.bits, masks.num_words),
                     of_draw: &masks.of_draw,
                 }),
                 (None, Some((mask, mask_of_draw))) => {
                     mask.dims::<2>()?;
-                    Some(Masks {
+                    Some(MaskLines {
                         bits: mask.rows(borrows)?,
                         of_draw: mask_of_draw.slice(borrows)?,
                     })

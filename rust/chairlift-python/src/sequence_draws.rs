@@ -6,7 +6,7 @@ use chairlift_grammar::Draw;
 use chairlift_kernels::{
     memory::rows::Rows,
     sampling::{
-        inputs::{DrawSequences, Masks},
+        inputs::{DrawSequences, MaskLines},
         states::SequenceStates,
     },
 };
@@ -89,7 +89,7 @@ impl SequenceDraws {
                 last_token,
             });
             let masks = constraints.masks(&draws.collect::<Vec<_>>())?;
-            let masks = masks.as_ref().map(|masks| Masks {
+            let masks = masks.as_ref().map(|masks| MaskLines {
                 bits: Rows::contiguous(&masks.bits, masks.num_words),
                 of_draw: &masks.of_draw,
             });

@@ -74,14 +74,14 @@ impl Parameters<'_> {
 
 /// The masks of a step: bit i of a line says that token i may be drawn.
 #[derive(Debug, Clone, Copy)]
-pub struct Masks<'a> {
+pub struct MaskLines<'a> {
     /// `[M, ceil(vocab_size / 32)]`, the least significant bit first.
     pub bits: Rows<'a, i32>,
     /// `[S]`: the line of each draw; [`FREE`](chairlift_draws::mask_line::FREE) is none, and [`NOT_COMPUTED`] gives no token.
     pub of_draw: &'a [i32],
 }
 
-impl<'a> Masks<'a> {
+impl<'a> MaskLines<'a> {
     /// Whether the constraint of a draw cannot be computed.
     pub fn is_too_complex(&self, draw: usize) -> bool {
         self.of_draw[draw] == NOT_COMPUTED
