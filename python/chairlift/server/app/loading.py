@@ -68,9 +68,6 @@ async def load_engine(
 
     def load() -> "AsyncEngine":
         # Imported here: torch takes seconds to import, and the port should answer meanwhile.
-        from chairlift.engine.loading.torch_import import import_torch
-
-        import_torch()
         from chairlift.engine.async_engine import AsyncEngine
         from chairlift.engine.engine import Engine
 
