@@ -15,7 +15,10 @@ import torch
 if not torch.cuda.is_available():
     sys.exit("bench-cuda: no GPU: PyTorch finds no CUDA device on this machine")
 
-from chairlift.bench.gpu_attention import (
+from chairlift.kernels.cuda.device import CudaDevice
+from chairlift.kernels.cuda.sources import ModelKernels
+
+from benchmarks.cuda.attention import (
     Batch,
     attention_seconds,
     copy_bytes_per_s,
@@ -24,9 +27,6 @@ from chairlift.bench.gpu_attention import (
     seconds_of,
     torch_attention,
 )
-from chairlift.kernels.cuda.device import CudaDevice
-from chairlift.kernels.cuda.sources import ModelKernels
-
 from benchmarks.cuda.correctness import TOLERANCE, mistakes
 from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench
 from benchmarks.cuda.lengths import workload

@@ -8,7 +8,6 @@ import torch
 from chairlift import _core
 from chairlift.api.sampler_options import SamplerOptions, SamplingParameters
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.bench.gpu_attention import Batch, PagedAttention
 from chairlift.engine.runner.device_draws import ListBuffers
 from chairlift.engine.runner.sampler import Sampler
 from chairlift.kernels import Kernels, cpu
@@ -18,6 +17,7 @@ from chairlift.kernels.interface import DeltaRules, RaggedBatch, ScanRules
 from chairlift.model.specs.layer_parts import Experts
 from torch import Tensor
 
+from benchmarks.cuda.attention import Batch, PagedAttention
 from benchmarks.cuda.mixtures import Mixture
 
 Check = Callable[[Accelerator], tuple[Tensor, Tensor]]

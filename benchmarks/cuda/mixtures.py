@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from chairlift.bench.gpu_attention import seconds_of
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.model.specs.layer_parts import Experts
 from torch import Tensor
+
+from benchmarks.cuda.attention import seconds_of
 
 QWEN3_30B_A3B = Experts(128, 8, 768, "softmax", least_sum=0.0)
 """Of each layer, beside a hidden size of 2,048."""

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from chairlift.bench.gpu_attention import (
+from chairlift.kernels.cuda import ops
+from chairlift.kernels.cuda.device import Accelerator
+from chairlift.model.config import ModelConfig
+from torch import Tensor
+
+from benchmarks.cuda.attention import (
     FOREIGN_BYTES,
     Attend,
     Batch,
     gathered_seconds,
     seconds_of,
 )
-from chairlift.kernels.cuda import ops
-from chairlift.kernels.cuda.device import Accelerator
-from chairlift.model.config import ModelConfig
-from torch import Tensor
 
 
 def flex_attention(batch: Batch, device: torch.device) -> Attend:

@@ -982,7 +982,7 @@ class Linear:
         Args:
             weight: float32 or bfloat16.
             bias: Of the same dtype.
-            quantize: `int8` or `int4`; None keeps the dtype. See `chairlift.kernels.reference`.
+            quantize: `int8` or `int4`; None keeps the dtype. See `tests/kernels/reference.py`.
 
         Raises:
             MemoryError: There is no memory for the packed weights.

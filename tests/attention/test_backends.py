@@ -9,9 +9,11 @@ from chairlift.attention import AttentionBackend, AttentionMetadata
 from chairlift.attention.backend import Scoring
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
-from chairlift.attention.reference import ReferenceBackend, State
-from chairlift.kernels import reference
 from torch import Tensor
+
+from tests.attention.blocks import pack, unpack
+from tests.attention.reference import ReferenceBackend, State
+from tests.kernels import reference
 
 BLOCK = 16
 
@@ -185,8 +187,8 @@ def test_a_written_block_is_the_packed_one(backend, dtype):
     assert cache.nbytes == 4 * backend.block_bytes(2, 3, BLOCK, 32, dtype)
     slots = torch.arange(2 * BLOCK, 3 * BLOCK, dtype=torch.int32)
     backend.write(cache[1], key, value, slots, BLOCK)
-    assert torch.equal(cache[1, 2], backend.pack(key, value))
-    unpacked = backend.unpack(cache[1, 2], BLOCK)
+    assert torch.equal(cache[1, 2], pack(backend, key, value))
+    unpacked = unpack(backend, cache[1, 2], BLOCK)
     assert torch.equal(unpacked[0], key)
     assert torch.equal(unpacked[1], value)
     cache[1, 2] = 0

@@ -8,10 +8,11 @@ from chairlift._core import cpu_features
 from chairlift.attention.backend import Scoring
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
-from chairlift.attention.reference import ReferenceBackend
-from chairlift.kernels.reference import quantize_rows
 
+from tests.attention.blocks import pack, unpack
+from tests.attention.reference import ReferenceBackend
 from tests.attention.test_backends import BLOCK, ROWS, attend, batch
+from tests.kernels.reference import quantize_rows
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -71,8 +72,8 @@ def test_a_written_block_is_the_packed_one_and_means_about_the_same(dtype):
     assert cache.nbytes == 4 * backend.block_bytes(2, 3, BLOCK, 32, dtype)
     slots = torch.arange(2 * BLOCK, 3 * BLOCK, dtype=torch.int32)
     backend.write(cache[1], key, value, slots, BLOCK)
-    assert torch.equal(cache[1, 2], backend.pack(key, value))
-    for unpacked, number in zip(backend.unpack(cache[1, 2], BLOCK), (key, value), strict=True):
+    assert torch.equal(cache[1, 2], pack(backend, key, value))
+    for unpacked, number in zip(unpack(backend, cache[1, 2], BLOCK), (key, value), strict=True):
         step = number.float().abs().amax(-1, keepdim=True) / 127
         assert ((unpacked - number.float()).abs() <= 0.501 * step).all()
     cache[1, 2] = 0

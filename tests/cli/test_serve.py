@@ -72,7 +72,6 @@ def test_missing_model(chairlift: Run, tmp_path: Path) -> None:
         "plan ./nope",
         "bench policies ./nope",
         "bench kernels ./nope",
-        "bench kernels ./nope --device cuda",
         "bench quality ./nope --text pyproject.toml",
         "bench quality demo --text pyproject.toml --against ./nope",
         "bench quality demo --text /nope",

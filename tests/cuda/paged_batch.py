@@ -1,11 +1,11 @@
 """A ragged batch over a shuffled cache, and the attention that it should give."""
 
 import torch
-from chairlift.kernels import reference
 from torch import Tensor
 
 from tests.cuda.emulation import guarded
 from tests.cuda.instantiations import BLOCK_SIZE
+from tests.kernels import reference
 
 
 class PagedBatch:

@@ -7,10 +7,11 @@ import torch
 from chairlift.attention.backend import Heads, Projections, Rotation
 from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
-from chairlift.kernels import reference
 from chairlift.kernels.cuda.sources import ModelKernels
 
+from tests.attention.blocks import pack, unpack
 from tests.cuda.emulated_device import EmulatedDevice
+from tests.kernels import reference
 
 pytestmark = pytest.mark.timeout(600)
 """The first test compiles the emulation."""
@@ -26,8 +27,8 @@ def test_what_is_written_is_where_it_is_packed(backend_class):
     backend.write(cache[1], key, value, torch.arange(2 * SIZE, 3 * SIZE).int(), SIZE)
     stored = cache.dtype
     assert stored == backend.stored_dtype(torch.bfloat16)
-    assert torch.equal(as_bytes(cache[1][:, 2]), as_bytes(backend.pack(key, value)))
-    unpacked = backend.unpack(cache[1][:, 2], SIZE)
+    assert torch.equal(as_bytes(cache[1][:, 2]), as_bytes(pack(backend, key, value)))
+    unpacked = unpack(backend, cache[1][:, 2], SIZE)
     assert torch.equal(unpacked[0].float(), key.to(stored).float())
     assert torch.equal(unpacked[1].float(), value.to(stored).float())
     cache[1][:, 2] = 0
@@ -73,7 +74,9 @@ def as_bytes(numbers):
 def test_float8_cuts_off_what_it_does_not_hold():
     backend = Fp8CudaBackend(torch.device("cpu"))
     key = torch.full((SIZE, HEADS, DIM), 1000.0)
-    keys, values = backend.unpack(backend.pack(key, -key), SIZE)
+    cache = backend.allocate(1, 1, HEADS, SIZE, DIM, torch.bfloat16)[0]
+    backend.write(cache, key, -key, torch.arange(SIZE).int(), SIZE)
+    keys, values = unpack(backend, cache[:, 0], SIZE)
     assert (keys == 448).all()
     assert (values == -448).all()
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chairlift.bench.gpu_attention import Batch, torch_attention
 from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.model.specs.layer_parts import Experts
 from chairlift.model.specs.model_spec import LayerShape
 
+from benchmarks.cuda.attention import Batch, torch_attention
 from benchmarks.cuda.correctness import TOLERANCE, mistakes
 from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench, qwen3
 from benchmarks.cuda.mixtures import Mixture

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from chairlift.kernels import reference
 from chairlift.kernels.cuda.row_ops import ACTIVATIONS, NORM_BYTES
 
 from tests.cuda.conftest import Launch
 from tests.cuda.emulation import guarded
 from tests.cuda.instantiations import instance
+from tests.kernels import reference
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}

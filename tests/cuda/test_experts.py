@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 from chairlift import _core
-from chairlift.kernels import reference
 from chairlift.kernels.cuda.experts import SCORES, ExpertGate, gemm_shared_bytes, max_tiles
 from chairlift.kernels.cuda.row_ops import ACTIVATIONS
 from chairlift.kernels.cuda.sources import EXPERT_ROWS
@@ -13,6 +12,7 @@ from chairlift.kernels.cuda.sources import EXPERT_ROWS
 from tests.cuda.conftest import Launch
 from tests.cuda.emulation import guarded, reversed_turns
 from tests.cuda.instantiations import BF16, F16, instance
+from tests.kernels import reference
 
 SWIGLU = ExpertGate(2, ACTIVATIONS.index("silu"), torch.inf, 1.0, 0.0)
 ROUNDING = {BF16: 2**-7, F16: 2**-10}

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from chairlift.kernels import reference
 from chairlift.kernels.cuda.ops import rotary_step
 from chairlift.kernels.cuda.sources import HEAD_DIMS
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from tests.cuda.conftest import Launch
 from tests.cuda.emulation import guarded
 from tests.cuda.instantiations import BLOCK_SIZE, instance
+from tests.kernels import reference
 
 NUM_BLOCKS, NUM_HEADS, NUM_KV_HEADS, EPS = 5, 6, 2, 1e-6
 SLOTS = torch.tensor([33, -1, 16, 79, 31], dtype=torch.int32)

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import torch
 from chairlift import _core
-from chairlift.kernels import Linear, reference
+from chairlift.kernels import Linear
 from torch import Tensor
+
+from tests.kernels import reference
 
 GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
 AFFINE_BITS = {"AFFINE4": 4, "AFFINE8": 8}

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from chairlift import _core
-from chairlift.kernels import reference
+
+from tests.kernels import reference
 
 NUM, HIDDEN, INNER = 5, 32, 48
 ROUTERS = {

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from chairlift import _core
-from chairlift.kernels import reference
+
+from tests.kernels import reference
 
 LENGTHS = (1, 512, 3, 33, 64, 130)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chairlift.kernels import Linear, add_rms_norm, reference, rms_norm, rope_, silu_mul
+from chairlift.kernels import Linear, add_rms_norm, rms_norm, rope_, silu_mul
 from chairlift.kernels.cpu import (
     activate,
     activate_mul,
@@ -11,6 +11,8 @@ from chairlift.kernels.cpu import (
     select_rows,
 )
 from torch import Tensor
+
+from tests.kernels import reference
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 from chairlift import _core
 from chairlift.api.machine import available_cores
-from chairlift.kernels import Linear, reference
+from chairlift.kernels import Linear
 from torch import Tensor
+
+from tests.kernels import reference
 
 TWINS = {"int8": reference.linear_int8, "int4": reference.linear_int4}
 DTYPES = [torch.float32, torch.bfloat16]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from chairlift import _core
-from chairlift.kernels import reference
+
+from tests.kernels import reference
 
 
 def sample(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0):

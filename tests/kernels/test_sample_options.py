@@ -7,8 +7,9 @@ import torch
 from chairlift import _core
 from chairlift.api.sampler_options import SamplerOptions, SamplingParameters
 from chairlift.engine.runner.sampler import NoEnd, Sampler, TokenMasks
-from chairlift.kernels import reference
 from transformers import generation
+
+from tests.kernels import reference
 
 VOCAB_SIZE = 61
 TEXT = [b"%c" % (97 + i) if i < 26 else b"\n:" if i == 26 else b"<%d>" % i for i in range(61)]

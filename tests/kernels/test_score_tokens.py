@@ -3,7 +3,8 @@
 import pytest
 import torch
 from chairlift import _core
-from chairlift.kernels import reference
+
+from tests.kernels import reference
 
 
 def score(logits, tokens, num_candidates):

@@ -1,5 +1,5 @@
 // Online softmax as an algebra: the same names in rust/chairlift-kernels/src/attention/softmax.rs
-// and in python/chairlift/attention/reference.py, so that the three read side by side.
+// and in tests/attention/reference.py, so that the three read side by side.
 //
 // Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); the split and merge
 // of Flash-Decoding (2023); the state as a value with operations from FlashInfer's state.cuh.

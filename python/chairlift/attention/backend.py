@@ -270,17 +270,6 @@ class AttentionBackend(Protocol):
         """
         ...
 
-    def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        """Lay out one block, `[num_kv_heads, ...]`.
-
-        `key` and `value` are `[block_size, num_kv_heads, head_dim]`.
-        """
-        ...
-
-    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        """Return the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
-        ...
-
 
 def zeroed(*shape: int) -> Tensor:
     """Return bytes that are zero; the system provides a page when it is first written."""

@@ -53,27 +53,3 @@ class CpuBackend(AttentionBackend):
             sinks=scoring.sinks,
         )
         return out
-
-    def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        pair = _pair(key.dtype)
-        tokens, heads, head_dim = key.shape
-        # [tokens, heads, head_dim] -> [heads, head_dim / pair, tokens, pair]
-        keys = key.permute(1, 2, 0).reshape(heads, head_dim // pair, pair, tokens)
-        # [tokens, heads, head_dim] -> [heads, tokens / pair, head_dim, pair]
-        values = value.permute(1, 0, 2).reshape(heads, tokens // pair, pair, head_dim)
-        halves = (half.transpose(2, 3).reshape(heads, -1) for half in (keys, values))
-        return torch.cat(tuple(halves), dim=1)
-
-    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        pair = _pair(block.dtype)
-        heads = block.shape[0]
-        keys, values = block.chunk(2, dim=1)
-        head_dim = keys.shape[1] // block_size
-        key = keys.reshape(heads, head_dim // pair, block_size, pair).transpose(2, 3)
-        value = values.reshape(heads, block_size // pair, head_dim, pair).transpose(2, 3)
-        return key.flatten(1, 2).permute(2, 0, 1), value.flatten(1, 2).permute(1, 0, 2)
-
-
-def _pair(dtype: torch.dtype) -> int:
-    """Return how many numbers are stored together: two bfloat16 make one 32-bit lane."""
-    return 2 if dtype == torch.bfloat16 else 1

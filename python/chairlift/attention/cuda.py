@@ -222,16 +222,6 @@ class CudaBackend(AttentionBackend):
             )
         return out
 
-    def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        """Return `[2, num_kv_heads, block_size, head_dim]`, which is `cache[:, block]`."""
-        return torch.stack((key, value)).transpose(1, 2).contiguous()
-
-    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        """Return the `[block_size, num_kv_heads, head_dim]` that `pack` laid out."""
-        key, value = block.transpose(1, 2)
-        assert key.shape[0] == block_size, "a block is whole"
-        return key, value
-
 
 def _norm_all_heads(projections: Projections, rotation: Rotation) -> Rotation:
     """Norm all heads of queries, and of keys if there are some, in place; return what is left."""

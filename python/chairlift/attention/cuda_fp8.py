@@ -32,15 +32,6 @@ class Fp8CudaBackend(CudaBackend):
             cache.view(torch.uint8), _narrow(key), _narrow(value), slot_mapping, block_size
         )
 
-    def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        """Return `[2, num_kv_heads, block_size, head_dim]` in float8."""
-        packed = super().pack(_narrow(key), _narrow(value))
-        return packed.view(torch.float8_e4m3fn)
-
-    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        """Return the numbers as float32, `[block_size, num_kv_heads, head_dim]`."""
-        return super().unpack(block.float(), block_size)
-
 
 def _narrow(numbers: Tensor) -> Tensor:
     """Return the bytes of float8."""

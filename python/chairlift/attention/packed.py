@@ -50,9 +50,3 @@ class PackedBackend(AttentionBackend):
             reach=None if scoring.window is None else scoring.window - 1,
         )
         return out
-
-    def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError

@@ -3,7 +3,7 @@
 An output is allocated unless the caller passes `out`, of the shape and dtype of the result.
 
 Activations are float32 or bfloat16; the result has the dtype of the input. The bits of a row do
-not depend on the other rows of a call. `chairlift.kernels.reference` holds the plain PyTorch twins.
+not depend on the other rows of a call. `tests/kernels/reference.py` holds the plain PyTorch twins.
 """
 
 from collections.abc import Sequence

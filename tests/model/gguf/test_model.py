@@ -12,7 +12,7 @@ from chairlift.api.choices import Quantize
 from chairlift.api.config import Dtype
 from chairlift.api.errors import ModelError
 from chairlift.attention.cpu import CpuBackend
-from chairlift.kernels import cpu, reference
+from chairlift.kernels import cpu
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.transformer import Transformer
 from chairlift.model.specs.rope import cos_sin_table
@@ -20,6 +20,7 @@ from chairlift.model.weights.layers import load_weights
 from chairlift.model.weights.sizes import WeightSizes
 from torch import nn
 
+from tests.kernels import reference
 from tests.model.families import random_tokens
 from tests.model.family_table import LLAMA3_ROPE, YARN_ROPE
 from tests.model.gguf.files import (

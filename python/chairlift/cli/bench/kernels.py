@@ -3,14 +3,12 @@
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chairlift.api.errors import ConfigError
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
-from chairlift.cli.bench import cuda
 from chairlift.cli.progress import Progress
 from chairlift.cli.report import Json, Result, report
 
@@ -36,13 +34,6 @@ BLOCK_SIZE = 16
 Call = Callable[[int], object]
 
 
-class BenchDevice(StrEnum):
-    """The device of the kernels."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
 def kernels(
     model: Annotated[str, typer.Argument(help=f"Model of the shapes: {MODEL_HELP}")] = "demo",
     *,
@@ -60,19 +51,13 @@ def kernels(
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1)] = None,
-    device: Annotated[
-        BenchDevice, typer.Option(help="cuda measures the attention alone.")
-    ] = BenchDevice.CPU,
     as_json: Json = False,
 ) -> None:
     """Measure each kernel, and its share of what memory and arithmetic allow."""
     check_model(model)
     progress = Progress("measurements", as_json=as_json)
-    if device is BenchDevice.CUDA:
-        title, results = f"GPU, shapes of {model}", cuda.measure(model, repeat, progress)
-    else:
-        title = f"Kernels, shapes of {model}"
-        results = _measure(model, formats, rows or [1, 8, 32, 256], repeat, threads, progress)
+    results = _measure(model, formats, rows or [1, 8, 32, 256], repeat, threads, progress)
+    title = f"Kernels, shapes of {model}"
     report(results, title=title, as_json=as_json, by_row=True, progress=progress)
 
 

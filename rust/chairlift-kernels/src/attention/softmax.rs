@@ -8,7 +8,7 @@
 //! - `update` adds a span of tokens,
 //! - `normalize` turns `o` into the output, `o / d`.
 //!
-//! The PyTorch twin (`attention/reference.py`) and the device code use the same names.
+//! The PyTorch twin (`tests/attention/reference.py`) and the device code use the same names.
 
 use crate::{
     attention::{

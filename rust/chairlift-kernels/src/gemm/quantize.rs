@@ -1,7 +1,7 @@
 //! Numbers to small integers: a scale, and whole multiples of it.
 //!
 //! Every operation is a single-precision one in a fixed order, so that the result has the same bits on
-//! every instruction set (and in `chairlift.kernels.reference`).
+//! every instruction set (and in `tests/kernels/reference.py`).
 
 use crate::{Element, Rows};
 use half::f16;

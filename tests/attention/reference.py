@@ -7,11 +7,10 @@ with `update`, `merge` and `normalize`.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
 from chairlift.attention.backend import AttentionBackend, Scoring
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.kernels import cpu
+from torch import Tensor
 
 
 @dataclass
@@ -98,14 +97,6 @@ class ReferenceBackend(AttentionBackend):
                 query[start:end], cache, table, int(metadata.seq_lens[index]), scoring
             )
         return out
-
-    def pack(self, key: Tensor, value: Tensor) -> Tensor:
-        return torch.stack((key, value)).permute(2, 0, 1, 3).flatten(1)
-
-    def unpack(self, block: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-        heads = block.shape[0]
-        key, value = block.view(heads, 2, block_size, -1).permute(1, 2, 0, 3)
-        return key, value
 
 
 def _attend_row(

@@ -1,16 +1,15 @@
 """Readable reference implementations of the kernels, in plain PyTorch.
 
 Each computes in the dtype of its input (give float64 for an oracle) and takes the same arguments
-as its kernel. The twin of attention over the paged cache is in `chairlift.attention.reference`;
+as its kernel. The twin of attention over the paged cache is in `tests/attention/reference.py`;
 the one here is dense, and also has features that few models use.
 """
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-
 from chairlift.api.sampler_options import SamplerOptions
+from torch import Tensor
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """How long attention takes on a GPU: recorded launches over keys and values that no cache holds.
 
-`chairlift bench kernels --device cuda` and `make bench-cuda` share it; it needs PyTorch alone.
+It needs PyTorch alone.
 """
 
 import statistics
@@ -10,14 +10,13 @@ from functools import partial
 from typing import Final
 
 import torch
-from torch import Tensor
-
 from chairlift import _core
 from chairlift.attention.backend import Scoring
 from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
 from chairlift.attention.metadata import AttentionMetadata, AttentionWork
 from chairlift.kernels.cuda import ops
 from chairlift.kernels.cuda.device import Accelerator
+from torch import Tensor
 
 BLOCK_SIZE: Final = 16
 FOREIGN_BYTES: Final = 512 << 20
