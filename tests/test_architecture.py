@@ -38,10 +38,9 @@ MAY_IMPORT = {
 }
 """What each part may import: `cli -> server -> engine -> model -> checkpoints -> api`."""
 
-MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES = 450
+MAX_FUNCTION_STATEMENTS = 40
 LONG_FILES: dict[str, str] = {
-    "python/chairlift/engine/async_engine.py": "one class: all that a server asks of an engine",
     "python/chairlift/api/types.py": "the values of the engine, one beside the other",
     "rust/chairlift-kernels/tests/kernels/sampling.rs": "one reference, and every law against it",
     "rust/chairlift-kernels/tests/kernels/paged_attention.rs": "one reference, and every edge",
@@ -310,14 +309,30 @@ def test_no_python_function_is_long() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            assert node.end_lineno is not None
             # A docstring explains; it is not what makes a function hard to read.
-            has_docstring = ast.get_docstring(node) is not None
-            first = node.body[0].end_lineno if has_docstring else node.lineno
-            lines = node.end_lineno - (first or 0)
-            if lines > MAX_FUNCTION_LINES:
-                long[f"{path.relative_to(ROOT)}:{node.name}"] = lines
+            num = sum(isinstance(inner, ast.stmt) for inner in ast.walk(node)) - 1
+            num -= ast.get_docstring(node) is not None
+            if num > MAX_FUNCTION_STATEMENTS:
+                long[f"{path.relative_to(ROOT)}:{node.name}"] = num
     assert long.keys() <= LONG_FUNCTIONS.keys(), long
+
+
+SPLATTING = {"api", "cli", "engine"}
+"""Parts of the package whose calls hide the names of arguments in tuples; none may join them."""
+
+
+def test_calls_name_arguments_and_splat_no_tuples() -> None:
+    found: dict[str, list[str]] = {}
+    for path in PYTHON_FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for argument in node.args if isinstance(node, ast.Call) else ():
+                if isinstance(argument, ast.Starred) and isinstance(
+                    argument.value, ast.Tuple | ast.List
+                ):
+                    place = f"{path.relative_to(ROOT)}:{argument.lineno}"
+                    found.setdefault(part_of(path), []).append(place)
+    assert found.keys() == SPLATTING, found
+    assert not [place for place in found["engine"] if "engine/loading" in place]
 
 
 def test_the_page_about_the_house_names_files_and_symbols_that_exist() -> None:

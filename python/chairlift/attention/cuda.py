@@ -102,7 +102,9 @@ class CudaBackend(AttentionBackend):
         """
         self._split_len = limits.split_len
         self._workspace = torch.empty(
-            *(limits.max_splits, ops.MAX_DECODE_ROWS, ops.partial_width(head_dim)),
+            limits.max_splits,
+            ops.MAX_DECODE_ROWS,
+            ops.partial_width(head_dim),
             dtype=torch.float32,
             device=self.device,
         )
@@ -150,8 +152,14 @@ class CudaBackend(AttentionBackend):
             rotation = _norm_all_heads(projections, rotation)
         query, kv_dtype = projections.query, self.stored_dtype(projections.query.dtype)
         ops.rotate_queries(
-            *(query, metadata.positions, kv_dtype, rotation.query_cos_sin, rotation.query_norm),
-            *(rotation.eps, rotation.norm_offset, rotation.is_interleaved),
+            query,
+            metadata.positions,
+            kv_dtype,
+            cos_sin=rotation.query_cos_sin,
+            norm=rotation.query_norm,
+            eps=rotation.eps,
+            norm_offset=rotation.norm_offset,
+            is_interleaved=rotation.is_interleaved,
         )
 
     def rotate_and_write(
@@ -167,21 +175,24 @@ class CudaBackend(AttentionBackend):
         Norms over all heads are kernels of their own; all else is in one.
         """
         query_key, value = projections.query_key, projections.value
-        written = query_key, value, cache, slot_mapping, metadata.positions
         if rotation is None:
-            ops.kv_write(*written)
+            ops.kv_write(query_key, value, cache, slot_mapping, metadata.positions)
             return
         if (weight := rotation.query_norm) is not None and len(weight) > query_key.shape[2]:
             rotation = _norm_all_heads(projections, rotation)
         ops.kv_write(
-            *written,
-            rotation.query_cos_sin,
-            rotation.cos_sin,
-            rotation.query_norm,
-            rotation.key_norm,
-            rotation.eps,
-            rotation.norm_offset,
-            rotation.is_interleaved,
+            query_key,
+            value,
+            cache,
+            slot_mapping,
+            metadata.positions,
+            query_cos_sin=rotation.query_cos_sin,
+            key_cos_sin=rotation.cos_sin,
+            query_norm=rotation.query_norm,
+            key_norm=rotation.key_norm,
+            eps=rotation.eps,
+            norm_offset=rotation.norm_offset,
+            is_interleaved=rotation.is_interleaved,
         )
 
     def write(
@@ -208,17 +219,40 @@ class CudaBackend(AttentionBackend):
         if out is None:
             out = torch.empty_like(query, memory_format=torch.contiguous_format)
         work, table = metadata.work[group], metadata.block_tables[group]
-        rows = metadata.rows, metadata.query_start_loc, metadata.seq_lens
         if work.splits is not None:
             ops.paged_decode(
-                *(out, query, cache, table, *rows, work.splits, work.num_splits),
-                *(self._workspace, self._counters, self._split_len, scoring.window or 0),
-                *(scoring.scale, scoring.soft_cap or 0.0, scoring.sinks),
+                out,
+                query,
+                cache,
+                table,
+                rows=metadata.rows,
+                query_start_loc=metadata.query_start_loc,
+                seq_lens=metadata.seq_lens,
+                work=work.splits,
+                num_work=work.num_splits,
+                workspace=self._workspace,
+                counters=self._counters,
+                split_len=self._split_len,
+                window=scoring.window or 0,
+                scale=scoring.scale,
+                soft_cap=scoring.soft_cap or 0.0,
+                sinks=scoring.sinks,
             )
         if len(work.tiles):
             ops.paged_prefill(
-                *(out, query, cache, table, *rows, work.tiles, work.tile_rows),
-                *(scoring.window or 0, scoring.scale, scoring.soft_cap or 0.0, scoring.sinks),
+                out,
+                query,
+                cache,
+                table,
+                rows=metadata.rows,
+                query_start_loc=metadata.query_start_loc,
+                seq_lens=metadata.seq_lens,
+                tiles=work.tiles,
+                tile_rows=work.tile_rows,
+                window=scoring.window or 0,
+                scale=scoring.scale,
+                soft_cap=scoring.soft_cap or 0.0,
+                sinks=scoring.sinks,
             )
         return out
 

@@ -42,7 +42,9 @@ class PackedBackend(AttentionBackend):
         if out is None:
             out = torch.empty(query.shape, dtype=query.dtype)
         _core.full_attention(
-            *(query.flatten(1), self._key.flatten(1), self._value.flatten(1)),
+            query.flatten(1),
+            self._key.flatten(1),
+            self._value.flatten(1),
             metadata.query_start_loc,
             out.flatten(1),
             num_heads=query.shape[1],

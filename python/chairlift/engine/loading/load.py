@@ -126,7 +126,13 @@ def load_model(
     num_snapshots = plan.num_state_snapshots
     states, state_pool = _new_states(place, config, num_snapshots)
     return LoadedModel(
-        *(config, tokenizer, transformer, kv_cache, plan.num_blocks, max_model_len, place),
+        config=config,
+        tokenizer=tokenizer,
+        transformer=transformer,
+        kv_cache=kv_cache,
+        num_blocks=plan.num_blocks,
+        max_model_len=max_model_len,
+        place=place,
         host_pool=new_host_pool(place, config, kv_cache, plan),
         states=states,
         state_pool=state_pool,
@@ -215,7 +221,7 @@ def new_host_pool(
     else:
         layers, two, _, *block = kv_cache.shape
         blocks = place.accelerator.host_buffer(
-            *(layers, two, num_blocks, *block), dtype=kv_cache.dtype
+            layers, two, num_blocks, *block, dtype=kv_cache.dtype
         )
     # The null block is never written.
     num_moved = min(_MEASURED_BLOCKS, num_blocks, plan.num_blocks - 1)

@@ -92,7 +92,12 @@ class LoadedModel:
         assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
         assert isinstance(model, Transformer), "the other kind runs on a CPU"
         return DeviceRunner(
-            *(model, place.backend, kv_cache, shape, clock, place.accelerator),
+            model,
+            backend=place.backend,
+            kv_cache=kv_cache,
+            shape=shape,
+            clock=clock,
+            accelerator=place.accelerator,
             on_capture=_log_capture,
             host_pool=host_pool,
             state_pool=self.state_pool,

@@ -104,17 +104,36 @@ class Experts:
         tile_rows = self._tile_rows(x.shape[0])
         parts = self._parts(workspace, x.shape[0], tile_rows)
         route_experts(
-            *(parts.chosen, parts.weights, logits, self._choice_bias, self._factors, rules.top_k),
-            *(SCORES.index(rules.scores), _least(rules), rules.multiplier),
+            parts.chosen,
+            parts.weights,
+            logits,
+            choice_bias=self._choice_bias,
+            factors=self._factors,
+            top_k=rules.top_k,
+            scores=SCORES.index(rules.scores),
+            least_sum=_least(rules),
+            multiplier=rules.multiplier,
         )
         group_by_expert(parts.order, parts.tiles, parts.chosen, self._num, tile_rows)
         expert_gate_up(
-            *(parts.inner, x, self._gate_up, self._gate_up_bias, parts.order, parts.tiles),
-            *(rules.top_k, tile_rows, *self._gate),
+            parts.inner,
+            x,
+            self._gate_up,
+            self._gate_up_bias,
+            order=parts.order,
+            tiles=parts.tiles,
+            top_k=rules.top_k,
+            tile_rows=tile_rows,
+            **self._gate._asdict(),
         )
         expert_down(
-            *(parts.outputs, parts.inner, self._down, self._down_bias, parts.order, parts.tiles),
-            tile_rows,
+            parts.outputs,
+            parts.inner,
+            self._down,
+            self._down_bias,
+            order=parts.order,
+            tiles=parts.tiles,
+            tile_rows=tile_rows,
         )
         sum_experts(out, parts.outputs, parts.weights, rules.top_k)
 
@@ -209,9 +228,15 @@ def route_experts(
         (-(-num_tokens // 4), 1, 1),
         128,
         16 * num_experts,
-        *(chosen, weights, logits, choice_bias, factors, c_longlong(logits.stride(0))),
+        chosen,
+        weights,
+        logits,
+        choice_bias,
+        factors,
+        c_longlong(logits.stride(0)),
         *map(c_int, (num_tokens, num_experts, top_k, scores)),
-        *(c_float(least_sum), c_float(multiplier)),
+        c_float(least_sum),
+        c_float(multiplier),
     )
 
 
@@ -234,7 +259,9 @@ def group_by_expert(
         (1, 1, 1),
         1024,
         12 * (num_experts + 1),
-        *(order, tiles, chosen),
+        order,
+        tiles,
+        chosen,
         *map(c_int, sizes),
     )
 
@@ -278,7 +305,13 @@ def expert_gate_up(
         (tiles.shape[0], -(-parts * inner // _gemm_columns(tile_rows)), 1),
         128,
         gemm_shared_bytes(tile_rows),
-        *(out, x, weights, biases, order, tiles, c_longlong(x.stride(0))),
+        out,
+        x,
+        weights,
+        biases,
+        order,
+        tiles,
+        c_longlong(x.stride(0)),
         *map(c_int, (hidden, inner, top_k, parts, activation)),
         *map(c_float, (limit, alpha, offset)),
     )
@@ -311,7 +344,14 @@ def expert_down(
         (tiles.shape[0], -(-hidden // _gemm_columns(tile_rows)), 1),
         128,
         gemm_shared_bytes(tile_rows),
-        *(out, inner_rows, weights, biases, order, tiles, c_int(hidden), c_int(inner)),
+        out,
+        inner_rows,
+        weights,
+        biases,
+        order,
+        tiles,
+        c_int(hidden),
+        c_int(inner),
     )
 
 
@@ -324,5 +364,9 @@ def sum_experts(out: Tensor, outputs: Tensor, weights: Tensor, top_k: int) -> No
         (num_tokens, -(-hidden // (256 * 16 // out.itemsize)), 1),
         256,
         0,
-        *(out, outputs, weights, c_int(hidden), c_int(top_k)),
+        out,
+        outputs,
+        weights,
+        c_int(hidden),
+        c_int(top_k),
     )

@@ -154,8 +154,16 @@ def norm_out(
         (x.shape[0], x.shape[1] // size, 1),
         256,
         size * x.itemsize + NORM_BYTES,
-        *(out, x, update, weight, bias, *map(c_longlong, strides)),
-        *(c_int(size), c_float(eps), c_float(offset), c_int(is_layer_norm)),
+        out,
+        x,
+        update,
+        weight,
+        bias,
+        *map(c_longlong, strides),
+        c_int(size),
+        c_float(eps),
+        c_float(offset),
+        c_int(is_layer_norm),
     )
 
 
@@ -177,5 +185,10 @@ def activate_out(out: Tensor, gate: Tensor, up: Tensor | None, activation: int) 
         (num_tokens, -(-size // per_block), 1),
         256,
         0,
-        *(out, gate, up, *map(c_longlong, strides), c_int(size), c_int(activation)),
+        out,
+        gate,
+        up,
+        *map(c_longlong, strides),
+        c_int(size),
+        c_int(activation),
     )

@@ -129,7 +129,11 @@ class Encoder:
             cpu.rope_(rotated, batch.positions, self._tables[spec.rope])
         query, key, value = torch.split(qkv, hidden, dim=1)
         _core.full_attention(
-            *(query, key, value, batch.starts, buffers.attended),
+            query,
+            key,
+            value,
+            batch.starts,
+            buffers.attended,
             num_heads=heads,
             scale=head_dim**-0.5,
             reach=spec.reach,
