@@ -15,6 +15,7 @@ from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.attention.cuda import CudaBackend
 from chairlift.attention.cuda_fp8 import Fp8CudaBackend
+from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 from chairlift.kernels.cuda.experts import MAX_EXPERTS, MAX_TOP_K
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
@@ -123,15 +124,14 @@ HYBRID_SETTINGS: Final = {
 
 def _check_generic(settings: EngineConfig) -> None:
     """Raise ConfigError if a setting asks for what `transformers` does not compute for us."""
-    checks = (
-        ("quantize", "none", settings.quantize.value, settings.quantize is Quantize.NONE),
-        ("max_adapters", "0", str(num_adapters := settings.num_adapter_slots), num_adapters == 0),
-        ("draft", "none", str(settings.draft), settings.draft is None),
+    quantize, num_adapters, draft = settings.quantize, settings.num_adapter_slots, settings.draft
+    requirements = (
+        Requirement("quantize", "none", quantize, quantize is Quantize.NONE),
+        Requirement("max_adapters", "0", num_adapters, num_adapters == 0),
+        Requirement("draft", "none", draft, draft is None),
     )
-    for name, expected, got, is_met in checks:
-        if not is_met:
-            message = f"{name}: expected {expected} with --model-impl transformers, got {got}"
-            raise ConfigError(message)
+    if (message := unmet(requirements, "with --model-impl transformers")) is not None:
+        raise ConfigError(message)
 
 
 def check_snapshots(settings: EngineConfig, spec: ModelSpec) -> None:
@@ -174,27 +174,19 @@ def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
 
 def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     """Return why the CUDA kernels cannot run a model, naming the field; None if they can."""
-    checks = (
-        (
-            "model_impl",
-            "chairlift",
-            settings.model_impl.value,
-            settings.model_impl is ModelImpl.CHAIRLIFT,
-        ),
-        ("quantize", "none", settings.quantize.value, settings.quantize is Quantize.NONE),
-        (
-            "kv_cache_dtype",
-            "auto or fp8",
-            settings.kv_cache_dtype.value,
-            settings.kv_cache_dtype is not KvCacheDtype.INT8,
-        ),
-        ("max_adapters", "0", str(num_adapters := settings.num_adapter_slots), num_adapters == 0),
-        ("draft", "none", str(settings.draft), settings.draft is None),
-        ("dtype", "bfloat16 or float16", settings.dtype.value, settings.dtype is not Dtype.FLOAT32),
+    impl, quantize, dtype = settings.model_impl, settings.quantize, settings.dtype
+    kv_dtype, num_adapters = settings.kv_cache_dtype, settings.num_adapter_slots
+    is_int8 = kv_dtype is KvCacheDtype.INT8
+    requirements = (
+        Requirement("model_impl", "chairlift", impl, impl is ModelImpl.CHAIRLIFT),
+        Requirement("quantize", "none", quantize, quantize is Quantize.NONE),
+        Requirement("kv_cache_dtype", "auto or fp8", kv_dtype, not is_int8),
+        Requirement("max_adapters", "0", num_adapters, num_adapters == 0),
+        Requirement("draft", "none", settings.draft, settings.draft is None),
+        Requirement("dtype", "bfloat16 or float16", dtype, dtype is not Dtype.FLOAT32),
     )
-    for name, expected, got, is_met in checks:
-        if not is_met:
-            return f"{name}: expected {expected} on a GPU, got {got}"
+    if (message := unmet(requirements, "on a GPU")) is not None:
+        return message
     obstacles = (CUDA_LIMITS.obstacle(shape, " on a GPU") for shape in model.spec.shapes)
     return next(filter(None, obstacles), None) or layer_obstacle(model.spec)
 

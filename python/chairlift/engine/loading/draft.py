@@ -12,6 +12,7 @@ from chairlift.api.errors import ConfigError, ModelError
 from chairlift.checkpoints.checkpoint import check_files
 from chairlift.checkpoints.files.folder import resolve_model
 from chairlift.engine.loading.devices import choose_place
+from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder
 from chairlift.model.forward.kv_cache import kv_bytes_per_block
@@ -122,17 +123,12 @@ def _check(settings: EngineConfig) -> None:
             )
             raise ConfigError(message)
         return
-    checks = (
-        ("drafts", "lookup", settings.drafts is not Drafts.OFF, "off"),
-        ("steps_in_flight", "1", settings.steps_in_flight in (None, 1), "2"),
-        (
-            "max_num_batched_tokens",
-            f"more than max_num_seqs ({settings.max_num_seqs})",
-            settings.max_step_drafts > 0,
-            str(settings.max_num_batched_tokens),
-        ),
+    steps, num_tokens = settings.steps_in_flight, settings.max_num_batched_tokens
+    more, drafts = f"more than max_num_seqs ({settings.max_num_seqs})", settings.drafts
+    requirements = (
+        Requirement("drafts", "lookup", drafts, drafts is not Drafts.OFF),
+        Requirement("steps_in_flight", "1", steps, steps in (None, 1)),
+        Requirement("max_num_batched_tokens", more, num_tokens, settings.max_step_drafts > 0),
     )
-    for name, expected, is_met, got in checks:
-        if not is_met:
-            message = f"{name}: expected {expected} with a draft model, got {got}"
-            raise ConfigError(message)
+    if (problem := unmet(requirements, "with a draft model")) is not None:
+        raise ConfigError(problem)

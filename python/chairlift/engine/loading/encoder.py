@@ -17,6 +17,7 @@ from chairlift.api.pooled import PoolingAbilities
 from chairlift.attention.cpu import CpuBackend
 from chairlift.engine.loading.devices import Place
 from chairlift.engine.loading.loaded import LoadedModel, OnProgress
+from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.engine.pooling.encoder_runner import EncoderRunner
 from chairlift.engine.pooling.layers import load_layers
 from chairlift.engine.runner.shape import RunnerShape
@@ -48,34 +49,20 @@ def encoder_settings(settings: EngineConfig) -> EngineConfig:
     Raises:
         ConfigError: A setting asks for what an encoder does not do.
     """
-    checks = (
-        ("device", "auto or cpu", settings.device is not Device.CUDA, settings.device.value),
-        (
-            "kv_cache_dtype",
-            "auto",
-            settings.kv_cache_dtype is KvCacheDtype.AUTO,
-            settings.kv_cache_dtype.value,
-        ),
-        ("dtype", "auto, float32 or bfloat16", settings.dtype is not Dtype.FLOAT16, "float16"),
-        (
-            "max_adapters",
-            "0",
-            settings.num_adapter_slots == 0,
-            str(settings.num_adapter_slots),
-        ),
-        ("draft", "none", settings.draft is None, str(settings.draft)),
-        (
-            "state_snapshots",
-            "none",
-            settings.state_snapshots is None,
-            str(settings.state_snapshots),
-        ),
-        ("draft_quantize", "none", settings.draft_quantize is None, str(settings.draft_quantize)),
-    )
-    for name, expected, is_met, got in checks:
-        if not is_met:
-            message = f"{name}: expected {expected} with an encoder, got {got}"
-            raise ConfigError(message)
+    device, kv_dtype = settings.device, settings.kv_cache_dtype
+    dtype, num_adapters = settings.dtype, settings.num_adapter_slots
+    of_type, is_float16 = "auto, float32 or bfloat16", dtype is Dtype.FLOAT16
+    requirements = [
+        Requirement("device", "auto or cpu", device, device is not Device.CUDA),
+        Requirement("kv_cache_dtype", "auto", kv_dtype, kv_dtype is KvCacheDtype.AUTO),
+        Requirement("dtype", of_type, dtype, not is_float16),
+        Requirement("max_adapters", "0", num_adapters, num_adapters == 0),
+    ]
+    for name in ("draft", "state_snapshots", "draft_quantize"):
+        value = getattr(settings, name)
+        requirements.append(Requirement(name, "none", value, value is None))
+    if (message := unmet(requirements, "with an encoder")) is not None:
+        raise ConfigError(message)
     defaults = {n: v for n, v in ENCODER_DEFAULTS.items() if n not in settings.model_fields_set}
     return settings.model_copy(update={**defaults, **_FIXED})
 
