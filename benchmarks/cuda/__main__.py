@@ -85,8 +85,8 @@ def measure_attention(device: CudaDevice, peak: float, rate: float) -> None:
         torch_ms=other * 1e3,
         flex_ms=None if flexible is None else flexible * 1e3,
     )
-    if flex.obstacle is not None:
-        tell(name="FlexAttention", skipped=flex.obstacle)
+    if flex.unsupported_reason is not None:
+        tell(name="FlexAttention", skipped=flex.unsupported_reason)
 
 
 def others(batch: Batch, device: CudaDevice, flex: FlexAttention) -> tuple[float, float | None]:

@@ -40,23 +40,23 @@ class FlexAttention:
     """FlexAttention compiled by PyTorch, as long as this machine can.
 
     Attributes:
-        obstacle: Why it cannot, in one line; None until it has failed.
+        unsupported_reason: Why it cannot, in one line; None until it has failed.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        self.obstacle: str | None = None
+        self.unsupported_reason: str | None = None
 
     def seconds(self, batch: Batch, repeat: int) -> float | None:
         """Return the time over gathered keys and values; None if it has failed, now or before."""
-        if self.obstacle is not None:
+        if self.unsupported_reason is not None:
             return None
         try:
             attend = torch.compile(flex_attention(batch, self._accelerator.device), dynamic=False)
             return gathered_seconds(batch, self._accelerator, repeat, attend)
         except Exception as error:  # of a compiler of PyTorch, of Triton, or of C
             reason = str(error).strip().partition("\n")[0]
-            self.obstacle = f"{type(error).__name__}: {reason}"
+            self.unsupported_reason = f"{type(error).__name__}: {reason}"
             return None
 
 

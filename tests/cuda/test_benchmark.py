@@ -64,7 +64,7 @@ def test_flex_attention_is_asked_for_what_the_others_compute(num_queries):
 def test_flex_attention_that_fails_is_one_line_and_is_not_tried_again(device):
     flex = FlexAttention(device)
     assert flex.seconds(Batch("", [40], [1], num_heads=3, num_kv_heads=2), 1) is None
-    assert flex.obstacle.count("\n") == 0
+    assert flex.unsupported_reason.count("\n") == 0
     assert flex.seconds(Batch("", [40], [1]), 1) is None
 
 

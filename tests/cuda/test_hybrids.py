@@ -7,7 +7,7 @@ import torch
 from chairlift.api.config import Dtype, engine_config
 from chairlift.api.errors import ConfigError
 from chairlift.api.types import Request, Sampling, Stopping
-from chairlift.engine.loading.devices import choose_place, layer_obstacle
+from chairlift.engine.loading.devices import choose_place, layer_unsupported_reason
 from chairlift.model.config import ModelConfig
 from chairlift.model.memory.plan import plan_memory
 from transformers import (
@@ -288,7 +288,7 @@ def test_states_are_a_part_of_the_memory_of_a_gpu(falcon):
 def test_what_no_kernel_takes_is_refused_by_name(falcon):
     folder, _ = falcon
     model = ModelConfig.load(folder, Dtype.FLOAT16)
-    assert layer_obstacle(model.spec) is None
+    assert layer_unsupported_reason(model.spec) is None
     layer, *others = model.spec.layers
     for name, sizes in (
         ("states of such large heads", {"state_dim": 264}),
@@ -297,7 +297,7 @@ def test_what_no_kernel_takes_is_refused_by_name(falcon):
     ):
         changed = replace(layer, recurrent=replace(layer.recurrent, **sizes))
         spec = replace(model.spec, layers=(changed, *others))
-        assert layer_obstacle(spec) == f"model: {name} are not supported on a GPU"
+        assert layer_unsupported_reason(spec) == f"model: {name} are not supported on a GPU"
     for setting, message in (
         ({"swap_memory": 2**20}, "swap_memory: expected off for a model with a recurrent state"),
         ({"drafts": "lookup"}, "drafts: expected off for a model with a recurrent state"),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from chairlift.engine.loading.devices import layer_obstacle
+from chairlift.engine.loading.devices import layer_unsupported_reason
 from chairlift.model.config import ModelConfig
 from transformers import (
     Ernie4_5_MoeConfig,
@@ -112,8 +112,8 @@ def test_sizes_that_no_kernel_takes_are_refused_by_name(kind, tmp_path):
     config.architectures = [model_class.__name__]
     config.save_pretrained(tmp_path)
     spec = ModelConfig.load(tmp_path).spec
-    assert layer_obstacle(spec) is None
+    assert layer_unsupported_reason(spec) is None
     first, second = spec.layers
     experts = replace(second.feed_forward, **REFUSED[kind])
     other = replace(spec, layers=(first, replace(second, feed_forward=experts)))
-    assert layer_obstacle(other) == f"model: {kind} are not supported on a GPU"
+    assert layer_unsupported_reason(other) == f"model: {kind} are not supported on a GPU"

@@ -8,7 +8,7 @@ from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError
 from chairlift.engine.loading.devices import choose_place
 from chairlift.kernels.cuda.build import unknown_architecture
-from chairlift.kernels.cuda.requirements import Gpu, machine_obstacle
+from chairlift.kernels.cuda.requirements import Gpu, machine_unsupported_reason
 from chairlift.model.config import ModelConfig
 
 from tests.cuda.emulated_device import EmulatedDevice
@@ -57,12 +57,12 @@ def test_a_gpu_that_was_asked_for_and_cannot_run_kernels_is_one_line(model, case
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)])
-def test_gpus_from_ampere_on_have_no_obstacle(capability):
-    assert machine_obstacle(GOOD._replace(capability=capability)) is None
+def test_gpus_from_ampere_on_have_no_unsupported_reason(capability):
+    assert machine_unsupported_reason(GOOD._replace(capability=capability)) is None
 
 
-def test_a_newer_driver_has_no_obstacle():
-    assert machine_obstacle(GOOD._replace(driver=(14, 1))) is None
+def test_a_newer_driver_has_no_unsupported_reason():
+    assert machine_unsupported_reason(GOOD._replace(driver=(14, 1))) is None
 
 
 def test_a_device_that_the_caller_brings_is_taken_as_it_is(model):

@@ -2,11 +2,11 @@
 
 import pytest
 from chairlift.attention.cpu import CpuBackend
-from chairlift.model.forward.transformer import MOST_RECORDED
+from chairlift.model.forward.transformer import MAX_RECORDED
 
 from tests.engine.drive import assert_empty, greedy, run, token_ids
 
-NUM_REQUESTS = MOST_RECORDED + 4
+NUM_REQUESTS = MAX_RECORDED + 4
 """More batch sizes than are kept: each is recorded again when it comes back."""
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError, ModelError
-from chairlift.engine.loading.devices import gpu_obstacle
+from chairlift.engine.loading.devices import gpu_unsupported_reason
 from chairlift.kernels import cpu
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.model.config import ModelConfig
@@ -147,11 +147,11 @@ def test_a_wide_model_is_refused_on_a_gpu_by_name(tmp_path):
     for name, sizes in refused.items():
         for size in sizes:
             path.write_text(json.dumps({**values, name: size}))
-            obstacle = gpu_obstacle(EngineConfig(), ModelConfig.load(tmp_path))
-            assert obstacle.startswith(f"{name}: expected"), obstacle
-            assert f"on a GPU, got {size}" in obstacle
+            unsupported_reason = gpu_unsupported_reason(EngineConfig(), ModelConfig.load(tmp_path))
+            assert unsupported_reason.startswith(f"{name}: expected"), unsupported_reason
+            assert f"on a GPU, got {size}" in unsupported_reason
     path.write_text(json.dumps(values))
-    assert gpu_obstacle(EngineConfig(), ModelConfig.load(tmp_path)) is None
+    assert gpu_unsupported_reason(EngineConfig(), ModelConfig.load(tmp_path)) is None
 
 
 def test_more_layers_than_the_checkpoint_has_are_refused_by_the_tensor_that_is_missing(

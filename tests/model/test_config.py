@@ -10,7 +10,7 @@ import pytest
 import torch
 from chairlift.api.config import Dtype
 from chairlift.api.errors import ModelError
-from chairlift.engine.loading.devices import layer_obstacle
+from chairlift.engine.loading.devices import layer_unsupported_reason
 from chairlift.model.config import GenerationDefaults, ModelConfig
 from chairlift.model.families import FAMILIES as OUR_FAMILIES
 from chairlift.model.specs.layer_parts import Attention, RmsNorm
@@ -158,9 +158,9 @@ def test_layers_may_differ_in_their_heads_on_a_cpu(load, changes):
     windows = [layer.attention.window for layer in other.layers]
     assert windows[0] == windows[1]
     expected = "model: layers of one window with different heads are not supported on a GPU"
-    assert layer_obstacle(spec) is None
-    assert layer_obstacle(other) == expected
-    assert layer_obstacle(replace(other, layers=(first, changed.with_window(7)))) is None
+    assert layer_unsupported_reason(spec) is None
+    assert layer_unsupported_reason(other) == expected
+    assert layer_unsupported_reason(replace(other, layers=(first, changed.with_window(7)))) is None
 
 
 def test_a_gpu_rotates_parts_of_heads_that_lanes_share(load):
@@ -171,7 +171,7 @@ def test_a_gpu_rotates_parts_of_heads_that_lanes_share(load):
             rope = replace(layer.attention.rope, rotary_dim=rotary_dim)
             return replace(layer, attention=replace(layer.attention, rope=rope, head_dim=head_dim))
 
-        return layer_obstacle(replace(spec, layers=tuple(map(rotating, spec.layers))))
+        return layer_unsupported_reason(replace(spec, layers=tuple(map(rotating, spec.layers))))
 
     for rotary_dim, head_dim in ((6, 64), (48, 64), (96, 128), (64, 256), (0, 256)):
         assert with_rotated(rotary_dim, head_dim) is None
@@ -184,7 +184,7 @@ def test_a_gpu_reads_feed_forwards_in_whole_vectors(load):
     first, second = spec.layers
     for width, expected in ((48, None), (44, "model: widths that are no multiple of 8 are not")):
         narrow = replace(second, feed_forward=replace(second.dense, intermediate_size=width))
-        found = layer_obstacle(replace(spec, layers=(first, narrow)))
+        found = layer_unsupported_reason(replace(spec, layers=(first, narrow)))
         assert found is None if expected is None else found.startswith(expected)
 
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 from chairlift.api.errors import ModelError
-from chairlift.checkpoints.files.fields import MOST, MOST_OF
+from chairlift.checkpoints.files.fields import MAX_INT, MAX_OF
 from chairlift.model.config import ModelConfig
 from chairlift.text.tokenizer import Tokenizer
 
@@ -52,18 +52,18 @@ def test_an_integer_that_no_model_has_is_named(tmp_path, name, value):
     failure(lambda: ModelConfig.load(tmp_path), f"config.json: {name}: expected")
 
 
-@pytest.mark.parametrize("name", MOST_OF)
+@pytest.mark.parametrize("name", MAX_OF)
 def test_an_integer_above_its_bound_is_refused_at_once(tmp_path, name):
     # Each field is one of this family, whose last layer has the attention.
     kinds = {"architectures": ["Qwen3_5ForCausalLM"], "full_attention_interval": 2}
-    write(tmp_path, **{**kinds, name: MOST_OF[name] + 1})
+    write(tmp_path, **{**kinds, name: MAX_OF[name] + 1})
     message = failure(lambda: ModelConfig.load(tmp_path), f"config.json: {name}: expected")
-    assert f"an integer from 1 to {MOST_OF[name]}, got {MOST_OF[name] + 1}" in message
+    assert f"an integer from 1 to {MAX_OF[name]}, got {MAX_OF[name] + 1}" in message
 
 
 def test_the_most_layers_are_looked_at_in_a_moment(tmp_path):
-    write(tmp_path, num_hidden_layers=MOST_OF["num_hidden_layers"])
-    assert ModelConfig.load(tmp_path).spec.num_layers == MOST_OF["num_hidden_layers"]
+    write(tmp_path, num_hidden_layers=MAX_OF["num_hidden_layers"])
+    assert ModelConfig.load(tmp_path).spec.num_layers == MAX_OF["num_hidden_layers"]
 
 
 ROPE = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
@@ -118,9 +118,9 @@ def test_a_sampling_default_that_no_request_may_have_is_named(tmp_path, name, va
 
 
 def test_a_token_of_minus_one_is_none(tmp_path):
-    write(tmp_path, bos_token_id=-1, eos_token_id=[-1, MOST])
+    write(tmp_path, bos_token_id=-1, eos_token_id=[-1, MAX_INT])
     config = ModelConfig.load(tmp_path)
-    assert (config.bos_token_id, config.eos_token_ids) == (None, (MOST,))
+    assert (config.bos_token_id, config.eos_token_ids) == (None, (MAX_INT,))
 
 
 CONTENTS = {

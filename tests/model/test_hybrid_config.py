@@ -143,7 +143,7 @@ def test_a_layer_with_attention_and_a_state_has_keys_and_is_a_hybrid(load):
     assert spec.has_state
     assert [len(layer.mixers) for layer in spec.layers] == [2, 2]
     normed = replace(spec.layers[0], norm_after=True)
-    assert normed.obstacle() == "norm_after: expected one mixer"
+    assert normed.unsupported_reason() == "norm_after: expected one mixer"
 
 
 ROPE = [
@@ -181,6 +181,6 @@ def test_code_of_a_family_that_we_compute_is_not_run(load):
 def test_parallel_halves_are_two(load, part):
     layer = load({**NEMOTRON, "layers_block_type": ["attention", "mlp"]}).spec.layers[0]
     whole = replace(layer, feed_forward=load(NEMOTRON).spec.layers[3].feed_forward, parallel=True)
-    assert whole.obstacle() is None
+    assert whole.unsupported_reason() is None
     expected = "parallel: expected two halves, with a norm before them alone"
-    assert replace(whole, **{part: None}).obstacle() == expected
+    assert replace(whole, **{part: None}).unsupported_reason() == expected

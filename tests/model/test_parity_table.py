@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from chairlift.checkpoints.gguf.config import ARCHITECTURES
-from chairlift.engine.loading.devices import layer_obstacle
+from chairlift.engine.loading.devices import layer_unsupported_reason
 from chairlift.model.config import ModelConfig
 from chairlift.model.families import FAMILIES as OURS
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -62,7 +62,11 @@ def table(spec_of):
             variants = f"its text model, as `{text_model}`"
         specs = [spec_of(name) for name in names]
         has_experts = any(spec.router_size > 0 for spec in specs)
-        runs = [name for name, spec in zip(names, specs, strict=True) if not layer_obstacle(spec)]
+        runs = [
+            name
+            for name, spec in zip(names, specs, strict=True)
+            if not layer_unsupported_reason(spec)
+        ]
         where = "yes" if len(runs) == len(names) else "in part" if runs else "no"
         adapters = "all but experts" if has_experts else "all"
         if any(spec.has_state for spec in specs):

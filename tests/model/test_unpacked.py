@@ -63,10 +63,10 @@ def test_a_bomb_is_refused_before_a_byte_is_written(tmp_path, cache, monkeypatch
     with pytest.raises(ModelError, match="much larger than what it is packed from"):
         unpacked_folder(file, "m-1")
     plain = archive(tmp_path / "p.zip", [("a", bytes(600)), ("b", bytes(600))], zipfile.ZIP_STORED)
-    monkeypatch.setattr(unpacked, "MOST_BYTES", 1000)
+    monkeypatch.setattr(unpacked, "MAX_BYTES", 1000)
     with pytest.raises(ModelError, match="expected at most 1000 bytes, got 1200"):
         unpacked_folder(plain, "m-1")
-    monkeypatch.setattr(unpacked, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(unpacked, "MAX_ENTRIES", 1)
     with pytest.raises(ModelError, match="expected at most 1, got 2"):
         unpacked_folder(plain, "m-1")
     assert list(cache.iterdir()) == []

@@ -51,8 +51,8 @@ class WorkLimits(NamedTuple):
             queries_per_kv_head: Of a layer.
         """
         of_long_row = max(_MANY_SPLITS, -(-max_context_len // _SPLIT_LEN))
-        most = max_num_seqs * min(-(-max_context_len // _LEAST_SPLIT), of_long_row)
-        likely = num_pool_tokens // _LEAST_SPLIT + 2 * max_num_seqs
+        most = max_num_seqs * min(-(-max_context_len // _MIN_SPLIT), of_long_row)
+        likely = num_pool_tokens // _MIN_SPLIT + 2 * max_num_seqs
         tiles = -(-max_num_batched_tokens * queries_per_kv_head // min(TILE_ROWS)) + max_num_seqs
         return cls(_SPLIT_LEN, num_kv_heads * min(most, likely), num_kv_heads * tiles)
 
@@ -66,7 +66,7 @@ TILE_ROWS = (64, 128)
 """Packed rows of a prefill tile: the larger reads less, the smaller can be shared out earlier."""
 
 _SPLIT_LEN = 512
-_LEAST_SPLIT = 128
+_MIN_SPLIT = 128
 """Of a row that has at most `_MANY_SPLITS` such splits: longer ones double them up to the first."""
 _MANY_SPLITS = 16
 _BLOCK_SIZE = 16

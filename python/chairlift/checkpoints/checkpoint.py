@@ -18,7 +18,7 @@ from chairlift.checkpoints.files.stored import (
     Shape,
     StoredTensor,
     WeightTensor,
-    with_experts_apart,
+    split_experts,
 )
 from chairlift.checkpoints.gguf.layout import open_gguf
 from chairlift.checkpoints.gguf.metadata import DIVISORS
@@ -65,7 +65,7 @@ class Checkpoint:
             ModelError: A file is missing, truncated or corrupt.
         """
         if is_gguf(model):
-            tensors = with_experts_apart(open_gguf(model, files).tensors)
+            tensors = split_experts(open_gguf(model, files).tensors)
             return cls(model, {name: tensors[name] for name in tensors if name != DIVISORS})
         folder = model
         index = folder / _INDEX
@@ -134,8 +134,8 @@ def _layers(
 ) -> Mapping[str, WeightTensor]:
     are_transposed = names is not None and names.experts_transposed
     named = stored if names is None else with_family_names(stored, names)
-    apart = with_experts_apart(named, are_transposed=are_transposed)
-    return apart if scheme is None else scheme.tensors(apart)
+    split = split_experts(named, are_transposed=are_transposed)
+    return split if scheme is None else scheme.tensors(split)
 
 
 def _open(path: Path, files: ExitStack) -> dict[str, StoredTensor]:

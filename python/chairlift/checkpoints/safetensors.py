@@ -20,7 +20,7 @@ from chairlift.checkpoints.files.stored import ITEM_BYTES, StoredTensor, open_re
 
 _HEADER_BYTES: Final = 32 << 20
 """Of the longest header that is read; those of large models take one or two megabytes."""
-_MOST_AXES: Final = 8
+_MAX_AXES: Final = 8
 
 
 def open_file(
@@ -81,7 +81,7 @@ def _stored(path: Path, file: FileIO, name: str, data: int, entry: object) -> St
 def _are_sizes(values: object) -> TypeGuard[list[int]]:
     return (
         isinstance(values, list)
-        and len(values) <= _MOST_AXES
+        and len(values) <= _MAX_AXES
         and all(
             isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
             for value in values

@@ -66,14 +66,14 @@ def _names(model: str | None) -> list[str]:
     from chairlift.api.errors import ConfigError
     from chairlift.checkpoints.checkpoint import check_files
     from chairlift.checkpoints.files.folder import resolve_model
-    from chairlift.engine.loading.devices import compute_dtype, gpu_obstacle
+    from chairlift.engine.loading.devices import compute_dtype, gpu_unsupported_reason
     from chairlift.model.config import ModelConfig
 
     folder = resolve_model(model)
     settings, config = EngineConfig(), ModelConfig.load(folder)
     check_files(folder, may_lack_all=True)
-    if (obstacle := gpu_obstacle(settings, config)) is not None:
-        raise ConfigError(obstacle)
+    if (unsupported_reason := gpu_unsupported_reason(settings, config)) is not None:
+        raise ConfigError(unsupported_reason)
     spec, dtype = config.spec, compute_dtype(settings, config)
     parts = {"has_experts": spec.router_size > 0, "has_states": spec.has_state}
     return kernels_of(dtype, spec.head_dims, **parts)

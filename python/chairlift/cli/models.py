@@ -43,8 +43,8 @@ def _rows(folder: Path | None) -> Iterator[Result]:
             "weight_bytes": model.weight_bytes,
             "format": model.format,
             "family": model.family,
-            "supported": not model.obstacle,
-            "reason": model.obstacle,
+            "supported": not model.unsupported_reason,
+            "reason": model.unsupported_reason,
         }
 
 

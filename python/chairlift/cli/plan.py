@@ -50,13 +50,13 @@ def plan(
     unit in which requests get memory of the KV cache.
     """
     check_model(model)
-    figures, obstacle = _figures(model, settings)
+    figures, unsupported_reason = _figures(model, settings)
     if as_json:
         report([figures], title=model, as_json=True)
     else:
         _print(model, figures, "free on the GPU" if figures["device"] == "cuda" else "")
-    if obstacle:
-        raise ChairliftError(obstacle)
+    if unsupported_reason:
+        raise ChairliftError(unsupported_reason)
 
 
 def _print(model: str, figures: Result, limit: str) -> None:
@@ -98,7 +98,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     if config.draft is not None:
         check_tokenizers(folder, Tokenizer.load(folder), resolve_model(config.draft))
     limit = memory_limit() if free is None else free
-    obstacle = _obstacle(
+    unsupported_reason = _unsupported_reason(
         memory.total_bytes,
         limit,
         fixed=memory.weight_bytes + memory.activation_bytes + memory.draft_bytes,
@@ -109,7 +109,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     return {
         "model": model,
         "device": "cpu" if free is None else "cuda",
-        "fits": not obstacle,
+        "fits": not unsupported_reason,
         "weight_bytes": memory.weight_bytes,
         "active_weight_bytes": memory.active_weight_bytes,
         "kv_cache_bytes": memory.kv_cache_bytes,
@@ -124,10 +124,10 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
         "num_blocks": memory.num_blocks - 1,
         "num_kv_tokens": (memory.num_blocks - 1) * config.block_size,
         "num_host_blocks": memory.num_host_blocks,
-    }, obstacle
+    }, unsupported_reason
 
 
-def _obstacle(
+def _unsupported_reason(
     total: int, limit: int, *, fixed: int, states: int, swap: int, host_limit: int
 ) -> str:
     """Return why a plan does not fit; empty if it does."""

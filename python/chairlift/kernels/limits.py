@@ -41,7 +41,7 @@ class ShapeLimits:
     max_hidden_size: int = 0
     max_heads_per_kv_head: int = 0
 
-    def obstacle(self, shape: Shape, where: str = "") -> str | None:
+    def unsupported_reason(self, shape: Shape, where: str = "") -> str | None:
         """Return why the kernels cannot run a shape, by its field; None if they can.
 
         Args:

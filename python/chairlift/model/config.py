@@ -21,7 +21,7 @@ from chairlift.checkpoints.files.fields import Fields, optional_json, read_json
 from chairlift.checkpoints.files.folder import SENTENCE_MODULES, is_gguf
 from chairlift.checkpoints.files.forms import is_alone, with_family_names
 from chairlift.checkpoints.files.names import CheckpointNames
-from chairlift.checkpoints.files.stored import DTYPES, with_experts_apart
+from chairlift.checkpoints.files.stored import DTYPES, split_experts
 from chairlift.checkpoints.gguf.config import ignored_tensors, read_config, read_divisors
 from chairlift.checkpoints.gguf.names import NAMES, NAMES_OF
 from chairlift.checkpoints.gguf.reader import GgufHeader
@@ -162,7 +162,7 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
         divisors = read_divisors(header, spec.shape.head_dim)
     if divisors is not None:
         spec = _with_scaling(spec, DividedScaling(divisors))
-    tensors = with_experts_apart(header.tensors)
+    tensors = split_experts(header.tensors)
     stored = {name: tensor.dtype for name, tensor in tensors.items()}
     names = NAMES_OF.get(architecture, NAMES)
     # What decides which experts are used, and how fast states decay, is widened.
@@ -208,8 +208,8 @@ def _read_spec(family: Family, fields: Fields, path: Path) -> ModelSpec:
         message = f"{path}: {error}"
         raise ModelError(message) from error
     for shape in spec.shapes:
-        if (obstacle := cpu.LIMITS.obstacle(shape)) is not None:
-            message = f"{path}: {obstacle}"
+        if (unsupported_reason := cpu.LIMITS.unsupported_reason(shape)) is not None:
+            message = f"{path}: {unsupported_reason}"
             raise ModelError(message)
     return spec
 

@@ -51,7 +51,7 @@ _RESERVED = frozenset(
 )
 """Variables of templates; the names of the model's special tokens are reserved too."""
 
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 """Of a tokenizer.json; those of 250,000 tokens take 35 MB."""
 
 THINK_MARK = "</think>"
@@ -142,7 +142,7 @@ class Tokenizer:
                 add_eos_token=parts.adds_eos,
             )
         folder, path = model, model / "tokenizer.json"
-        data = read_file(path, _MOST_BYTES)
+        data = read_file(path, _MAX_BYTES)
         try:
             backend = tokenizers.Tokenizer.from_buffer(data)
         except (KeyboardInterrupt, SystemExit):

@@ -13,9 +13,9 @@ from chairlift.api.errors import ModelError
 Opener = Callable[[str, int], int]
 """Opens a path with flags, and returns the descriptor."""
 
-MOST: Final = 2**31 - 1
+MAX_INT: Final = 2**31 - 1
 """The largest integer of any field: the kernels and the scheduler count in 32 bits."""
-MOST_OF: Final = {
+MAX_OF: Final = {
     "vocab_size": 2**24,
     "hidden_size": 2**20,
     "intermediate_size": 2**22,
@@ -29,14 +29,14 @@ MOST_OF: Final = {
 }
 """The largest integers of fields whose products are sizes of memory, or bounds of loops: several
 times the largest value of any model."""
-MOST_JSON_BYTES: Final = 64 << 20
+MAX_JSON_BYTES: Final = 64 << 20
 """Of a file with settings; the largest real ones, indices of many shards, take a few megabytes."""
 
 _FLOAT32_MAX: Final = 3.4e38
 _FLOAT32_MIN: Final = 1.2e-38
 """The least positive number with all its bits, which a CPU may not flush to 0."""
-_MOST_IDS: Final = 128
-_MOST_SHOWN: Final = 80
+_MAX_IDS: Final = 128
+_MAX_SHOWN: Final = 80
 
 
 class Fields:
@@ -73,8 +73,8 @@ class Fields:
         return self.fail(name, "an integer") if value is None else value
 
     def optional_integer(self, name: str, *, least: int = 1) -> int | None:
-        """Read an integer from `least` to what `MOST_OF` or `MOST` says, or None."""
-        value, most = self.values.get(name), MOST_OF.get(name, MOST)
+        """Read an integer from `least` to what `MAX_OF` or `MAX_INT` says, or None."""
+        value, most = self.values.get(name), MAX_OF.get(name, MAX_INT)
         if value is None:
             return None
         if not _is_integer(value) or not least <= value <= most:
@@ -125,8 +125,8 @@ class Fields:
         """Read a token id or a list of them; absent is none, and so is -1."""
         value = self.values.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if len(ids) > _MOST_IDS or any(not _is_integer(i) or not -1 <= i <= MOST for i in ids):
-            self.fail(name, f"a token id or a list of at most {_MOST_IDS}")
+        if len(ids) > _MAX_IDS or any(not _is_integer(i) or not -1 <= i <= MAX_INT for i in ids):
+            self.fail(name, f"a token id or a list of at most {_MAX_IDS}")
         return tuple(i for i in ids if i >= 0)
 
     def fail(self, name: str, expected: str) -> NoReturn:
@@ -138,7 +138,7 @@ class Fields:
 
 
 def read_json(
-    path: Path, max_bytes: int = MOST_JSON_BYTES, opener: Opener = os.open
+    path: Path, max_bytes: int = MAX_JSON_BYTES, opener: Opener = os.open
 ) -> dict[str, Any]:
     """Read a JSON object from a file of at most so many bytes.
 
@@ -239,7 +239,7 @@ def read_file(path: Path, most_bytes: int, opener: Opener = os.open) -> bytes:
     return data
 
 
-def one_line(text: str, most: int = _MOST_SHOWN) -> str:
+def one_line(text: str, most: int = _MAX_SHOWN) -> str:
     """Return the first characters of a text that comes from outside, for use in a message."""
     line = " ".join(text[: 2 * most].split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
@@ -248,7 +248,7 @@ def one_line(text: str, most: int = _MOST_SHOWN) -> str:
 
 def _shown(value: Any) -> str:  # noqa: ANN401
     # Arrays of NumPy are in the metadata of GGUF files; nothing else here needs that library.
-    return one_line(json.dumps(value[:_MOST_SHOWN].tolist() if hasattr(value, "tolist") else value))
+    return one_line(json.dumps(value[:_MAX_SHOWN].tolist() if hasattr(value, "tolist") else value))
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

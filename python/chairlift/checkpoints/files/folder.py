@@ -42,8 +42,8 @@ _ARCHIVE: Final = "model.zip"
 Result = TypeVar("Result")
 
 _HUB_TIMEOUT_S: Final = 10.0
-_MOST_SHOWN: Final = 300
-_MOST_LISTED: Final = 20
+_MAX_SHOWN: Final = 300
+_MAX_LISTED: Final = 20
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.-]+)?")
 _PART: Final = re.compile(r"-\d{5}-of-")
 _PART_OF: Final = re.compile(r"-\d{5}-of-\d{5}$")
@@ -120,7 +120,7 @@ def _local_model(name: str) -> Path | None:
     if name in PACKAGES:
         return _packaged(name)
     if exists or not _HUB_ID.fullmatch(name) or Path(name).suffix == GGUF:
-        shown = one_line(name, _MOST_SHOWN)
+        shown = one_line(name, _MAX_SHOWN)
         names = f"{DEMO}, {', '.join(PACKAGES)}"
         message = (
             f"{shown}: not a model folder, nor a GGUF file, nor a Hugging Face id (owner/name, or"
@@ -138,7 +138,7 @@ def _in_folder(folder: Path) -> Path:
     if len(models) == 1:
         return folder / models[0]
     if models:
-        some = ", ".join(map(one_line, models[:_MOST_LISTED]))
+        some = ", ".join(map(one_line, models[:_MAX_LISTED]))
         message = f"{folder}: holds {len(models)} GGUF models, name one of them: {some}"
         raise ModelError(message)
     message = f"{folder}: not a model folder: it has no {CONFIG} and no GGUF file"
@@ -201,7 +201,7 @@ def _hub_file(hub_id: str, tag: str) -> str:
     models = _hub_models(hub_id)
     found = _in_format(models, tag)
     if len(found) != 1:
-        held = ", ".join(one_line(name) for name in models[:_MOST_LISTED]) or "none"
+        held = ", ".join(one_line(name) for name in models[:_MAX_LISTED]) or "none"
         message = f"expected one GGUF file of {tag}, got {len(found)}; the repository holds {held}"
         raise ModelError(message)
     return found[0]
@@ -211,7 +211,7 @@ def _refuse_without_config(hub_id: str) -> NoReturn:
     """Say which GGUF files a repository without config.json holds, by the names to pass here."""
     message = f"the repository has no {CONFIG}"
     if models := _hub_models(hub_id):
-        some = ", ".join(map(one_line, hub_names(hub_id, models)[:_MOST_LISTED]))
+        some = ", ".join(map(one_line, hub_names(hub_id, models)[:_MAX_LISTED]))
         message += f"; name one of its GGUF files: {some}"
     raise ModelError(message)
 

@@ -14,7 +14,7 @@ from chairlift.api.home import cache_folder
 _PART: Final = re.compile(r"(?P<file>.+\.gguf)\.part\d+")
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CHECKSUMS: Final = "SHA256SUMS"
-_MOST_CHECKSUM_BYTES: Final = 1 << 16
+_MAX_CHECKSUM_BYTES: Final = 1 << 16
 _STEP: Final = 1 << 20
 
 
@@ -96,7 +96,7 @@ def _checksum(name: str, found: Distribution, file: str) -> str:
     for path in _files(found):
         if path.name == _CHECKSUMS and path.is_file():
             with path.open("rb") as source:
-                lines = source.read(_MOST_CHECKSUM_BYTES).decode(errors="replace").splitlines()
+                lines = source.read(_MAX_CHECKSUM_BYTES).decode(errors="replace").splitlines()
             pairs = (line.split() for line in lines)
             sums = {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
             if re.fullmatch(r"[0-9a-f]{64}", sums.get(file, "")):

@@ -36,7 +36,7 @@ _NUMBERS: Final = {
 }
 """What can be read as it is; integers and eight-bit floats are parts of quantized layers."""
 ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in _NUMBERS.items()}
-_MOST_EXPERTS: Final = 4096
+_MAX_EXPERTS: Final = 4096
 _BUFFER_BYTES: Final = 16 << 20
 """Of a tensor that are converted at a time."""
 
@@ -205,7 +205,7 @@ _OF_TRANSPOSED: Final = {
 """The same of checkpoints that have inputs before outputs."""
 
 
-def with_experts_apart(
+def split_experts(
     tensors: Mapping[str, StoredTensor], *, are_transposed: bool = False
 ) -> dict[str, StoredTensor]:
     """Return the tensors of a file, those of all experts as one or two of each expert.
@@ -223,12 +223,12 @@ def with_experts_apart(
             `_blocks` and `_scales`, which have outputs before inputs.
     """
     kinds = {**_OF_EXPERT, **_OF_TRANSPOSED} if are_transposed else _OF_EXPERT
-    apart: dict[str, StoredTensor] = {}
+    split: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         own, _, last = name.rpartition(".")
         kind = kinds.get(last)
         if kind is None or not _is_of_experts(tensor.shape, kind):
-            apart[name] = tensor
+            split[name] = tensor
             continue
         (num, outputs, *inputs), num_parts = tensor.shape, len(kind.names)
         step = tensor.num_bytes // num // num_parts
@@ -236,7 +236,7 @@ def with_experts_apart(
         places = product(range(num), kind.names)
         for place, (expert, part) in enumerate(places):
             begin, part_name = tensor.begin + place * step, f"{own}.{expert}.{part}"
-            apart[part_name] = replace(
+            split[part_name] = replace(
                 tensor,
                 name=part_name,
                 shape=shape[::-1] if kind.is_transposed else shape,
@@ -244,7 +244,7 @@ def with_experts_apart(
                 num_bytes=step,
                 is_transposed=kind.is_transposed,
             )
-    return apart
+    return split
 
 
 def _is_of_experts(shape: Shape, kind: _OfExpert) -> bool:
@@ -252,7 +252,7 @@ def _is_of_experts(shape: Shape, kind: _OfExpert) -> bool:
         return False
     num, outputs = shape[:2]
     # A convolution of each channel has one input: it is no mixture of experts.
-    return 1 <= num <= _MOST_EXPERTS and outputs != 1 and outputs % len(kind.names) == 0
+    return 1 <= num <= _MAX_EXPERTS and outputs != 1 and outputs % len(kind.names) == 0
 
 
 def open_regular(path: Path, files: ExitStack, opener: Opener = os.open) -> tuple[FileIO, int]:

@@ -14,10 +14,10 @@ from chairlift.api.errors import ModelError
 from chairlift.api.home import cache_folder
 from chairlift.checkpoints.files.fields import one_line
 
-MOST_BYTES: Final = 2**31
+MAX_BYTES: Final = 2**31
 """Of all entries, unpacked."""
-MOST_ENTRIES: Final = 200
-MOST_RATIO: Final = 100
+MAX_ENTRIES: Final = 200
+MAX_RATIO: Final = 100
 """Of the unpacked bytes of an entry to its bytes in the file; those above a megabyte count."""
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -75,8 +75,8 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 def _check(archive: Path, entries: list[zipfile.ZipInfo]) -> None:
     """Raise ModelError unless the entries are files of a model, inside the folder."""
-    if len(entries) > MOST_ENTRIES:
-        _fail(archive, "entries", f"expected at most {MOST_ENTRIES}, got {len(entries)}")
+    if len(entries) > MAX_ENTRIES:
+        _fail(archive, "entries", f"expected at most {MAX_ENTRIES}, got {len(entries)}")
     seen: set[str] = set()
     for entry in entries:
         name = PurePosixPath(entry.filename)
@@ -88,12 +88,12 @@ def _check(archive: Path, entries: list[zipfile.ZipInfo]) -> None:
         if str(name).lower() in seen:
             _fail(archive, entry.filename, "a name that is there twice")
         seen.add(str(name).lower())
-        most = max(_BLOCK_BYTES, entry.compress_size * MOST_RATIO)
+        most = max(_BLOCK_BYTES, entry.compress_size * MAX_RATIO)
         if entry.file_size > most:
             _fail(archive, entry.filename, "much larger than what it is packed from")
     total = sum(entry.file_size for entry in entries)
-    if total > MOST_BYTES:
-        _fail(archive, "all entries", f"expected at most {MOST_BYTES} bytes, got {total}")
+    if total > MAX_BYTES:
+        _fail(archive, "all entries", f"expected at most {MAX_BYTES} bytes, got {total}")
 
 
 def _fail(archive: Path, name: str, problem: str) -> NoReturn:

@@ -33,17 +33,17 @@ from chairlift.checkpoints.files.stored import DTYPES, StoredTensor, open_regula
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
-_MOST_TENSORS: Final = 1 << 20
-_MOST_VALUES: Final = 1 << 16
-_MOST_HEADER_BYTES: Final = 128 << 20
+_MAX_TENSORS: Final = 1 << 20
+_MAX_VALUES: Final = 1 << 16
+_MAX_HEADER_BYTES: Final = 128 << 20
 """A vocabulary of 256 thousand tokens and its merges take some ten megabytes."""
-_MOST_ITEMS: Final = 1 << 22
+_MAX_ITEMS: Final = 1 << 22
 """Of an array."""
-_MOST_KEY_BYTES: Final = 1 << 16
-_MOST_AXES: Final = 4
-_MOST_SIZE: Final = 2**40
-_MOST_ALIGNMENT: Final = 1 << 16
-_MOST_FILES: Final = 1000
+_MAX_KEY_BYTES: Final = 1 << 16
+_MAX_AXES: Final = 4
+_MAX_SIZE: Final = 2**40
+_MAX_ALIGNMENT: Final = 1 << 16
+_MAX_FILES: Final = 1000
 _READ_BYTES: Final = 4 << 20
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -153,8 +153,8 @@ def _parts(path: Path) -> list[Path]:
     if match is None:
         return [path]
     stem, number, count = match.groups()
-    if not 1 <= int(count) <= _MOST_FILES:
-        _fail(path, f"expected a model in 1 to {_MOST_FILES} files, got {int(count)}")
+    if not 1 <= int(count) <= _MAX_FILES:
+        _fail(path, f"expected a model in 1 to {_MAX_FILES} files, got {int(count)}")
     if not 1 <= int(number) <= int(count):
         _fail(path, f"expected part 1 to {int(count)} in its name, got {int(number)}")
     return [path.parent / f"{stem}-{n:05}-of-{count}.gguf" for n in range(1, int(count) + 1)]
@@ -184,18 +184,18 @@ def _read_header(path: Path, files: ExitStack) -> GgufHeader:
     version = cursor.integer("<I")
     if version not in _VERSIONS:
         _fail(path, f"expected version 2 or 3, got {version}")
-    num_tensors = cursor.count("tensors", _MOST_TENSORS)
-    num_values = cursor.count("metadata values", _MOST_VALUES)
+    num_tensors = cursor.count("tensors", _MAX_TENSORS)
+    num_values = cursor.count("metadata values", _MAX_VALUES)
     metadata: dict[str, Any] = {}
     for _ in range(num_values):
-        key = cursor.string(_MOST_KEY_BYTES)
+        key = cursor.string(_MAX_KEY_BYTES)
         if key in metadata:
             _fail(path, f"{key}: twice")
         metadata[key] = _value(cursor, key)
     alignment = metadata.get("general.alignment", 32)
     is_integer = isinstance(alignment, int) and not isinstance(alignment, bool)
-    if not is_integer or not 1 <= alignment <= _MOST_ALIGNMENT:
-        _fail(path, f"general.alignment: expected 1 to {_MOST_ALIGNMENT}, got {alignment}")
+    if not is_integer or not 1 <= alignment <= _MAX_ALIGNMENT:
+        _fail(path, f"general.alignment: expected 1 to {_MAX_ALIGNMENT}, got {alignment}")
     tensors: dict[str, StoredTensor] = {}
     for _ in range(num_tensors):
         tensor = _tensor(cursor, file, alignment)
@@ -228,7 +228,7 @@ def _value(cursor: "_Cursor", key: str) -> object:
     if kind != _ARRAY:
         cursor.fail(f"{key}: a value of unknown type {kind}")
     kind = cursor.integer("<I")
-    length = cursor.count(f"values of {one_line(key, 40)}", _MOST_ITEMS)
+    length = cursor.count(f"values of {one_line(key, 40)}", _MAX_ITEMS)
     if kind in _NUMBERS:
         return cursor.numbers(_NUMBERS[kind], length)
     if kind != _STRING:
@@ -238,13 +238,13 @@ def _value(cursor: "_Cursor", key: str) -> object:
 
 def _tensor(cursor: "_Cursor", file: FileIO, alignment: int) -> StoredTensor:
     """Read the description of a tensor, whose place counts from the start of the data."""
-    name = cursor.string(_MOST_KEY_BYTES)
+    name = cursor.string(_MAX_KEY_BYTES)
     num_axes = cursor.integer("<I")
-    if not 1 <= num_axes <= _MOST_AXES:
-        cursor.fail(f"{name}: expected 1 to {_MOST_AXES} axes, got {num_axes}")
+    if not 1 <= num_axes <= _MAX_AXES:
+        cursor.fail(f"{name}: expected 1 to {_MAX_AXES} axes, got {num_axes}")
     sizes = cursor.numbers("<u8", num_axes).tolist()
     kind, begin = cursor.integer("<I"), cursor.integer("<Q")
-    if prod(sizes) > _MOST_SIZE or 0 in sizes:
+    if prod(sizes) > _MAX_SIZE or 0 in sizes:
         cursor.fail(f"{name}: sizes {sizes}")
     dtype = _TENSOR_TYPES.get(kind, f"type {kind}")
     if dtype in DTYPES:
@@ -268,7 +268,7 @@ class _Cursor:
     def __init__(self, path: Path, file: FileIO, num_bytes: int) -> None:
         self.path = path
         self._file = file
-        self._left = min(num_bytes, _MOST_HEADER_BYTES)
+        self._left = min(num_bytes, _MAX_HEADER_BYTES)
         self._buffer = b""
         self._at = 0
         self._before = 0
@@ -305,7 +305,7 @@ class _Cursor:
         kind = np.dtype(dtype)
         return np.frombuffer(self.take(kind.itemsize * length), dtype=kind)
 
-    def string(self, most: int = _MOST_HEADER_BYTES) -> str:
+    def string(self, most: int = _MAX_HEADER_BYTES) -> str:
         """Return a string."""
         length = self.count("bytes of a string", most)
         try:

@@ -27,9 +27,9 @@ from chairlift.checkpoints.gguf.reader import GgufHeader
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
 
-MOST_MODELS: Final = 1000
+MAX_MODELS: Final = 1000
 """Of a folder or a cache, so that a wrong folder ends soon."""
-_MOST_SHOWN: Final = 300
+_MAX_SHOWN: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Description:
     """The type that most of these bytes have, `bf16` or `Q4_K`, or how the model is quantized."""
     family: str
     """The architecture as the file calls it."""
-    obstacle: str
+    unsupported_reason: str
     """Why it cannot be served; empty if it can."""
 
 
@@ -97,7 +97,7 @@ def models_in(folder: Path) -> Iterator[Found]:
         ModelError: It is no folder, or cannot be read.
     """
     try:
-        inside = sorted(islice(folder.iterdir(), MOST_MODELS))
+        inside = sorted(islice(folder.iterdir(), MAX_MODELS))
     except OSError as error:
         message = f"{folder}: {(error.strerror or 'cannot be read').lower()}"
         raise ModelError(message) from error
@@ -118,7 +118,7 @@ def _models_of_folder(folder: Path) -> Iterator[Found]:
 
 
 def _gguf_files(glob: Callable[[str], Iterable[Path]]) -> list[Path]:
-    return list(islice((path for path in glob(f"*{GGUF}") if not path.is_dir()), MOST_MODELS))
+    return list(islice((path for path in glob(f"*{GGUF}") if not path.is_dir()), MAX_MODELS))
 
 
 def _local_name(path: Path) -> str:
@@ -128,8 +128,8 @@ def _local_name(path: Path) -> str:
 
 
 def describe(path: Path) -> Description:
-    """Read the headers of a model; whatever is wrong with it is its obstacle."""
-    obstacle, scheme, names, tensors = "", None, None, Counter[str]()
+    """Read the headers of a model; whatever is wrong with it is why it is unsupported."""
+    unsupported_reason, scheme, names, tensors = "", None, None, Counter[str]()
     try:
         if is_encoder(path):
             family = load_encoder_config(path).architecture
@@ -137,13 +137,13 @@ def describe(path: Path) -> Description:
             config = ModelConfig.load(path)
             family, scheme, names = config.architecture, config.scheme, config.names
     except Exception as error:  # one model does not keep others from the list
-        obstacle, family = _reason(path, error), _named_family(path)
+        unsupported_reason, family = _reason(path, error), _named_family(path)
     try:
         with ExitStack() as files:
             for tensor in Checkpoint.open(path, files, scheme, names).tensors.values():
                 tensors[tensor.dtype] += tensor.num_bytes
     except Exception as error:
-        obstacle = obstacle or _reason(path, error)
+        unsupported_reason = unsupported_reason or _reason(path, error)
     name = one_line(max(tensors, key=tensors.__getitem__, default=""))
     if scheme is not None:
         name = scheme.method
@@ -151,7 +151,7 @@ def describe(path: Path) -> Description:
         weight_bytes=tensors.total() or _file_bytes(path),
         format=name.lower() if name in {"F32", "F16", "BF16", "F64"} else name,
         family=family,
-        obstacle=obstacle,
+        unsupported_reason=unsupported_reason,
     )
 
 
@@ -159,7 +159,7 @@ def _reason(path: Path, error: Exception) -> str:
     """Return an error as one line, without the folder that every row would repeat."""
     text = str(error) if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
     folder = path.parent if is_gguf(path) else path
-    return one_line(text.replace(f"{folder}/", ""), _MOST_SHOWN)
+    return one_line(text.replace(f"{folder}/", ""), _MAX_SHOWN)
 
 
 def _named_family(path: Path) -> str:

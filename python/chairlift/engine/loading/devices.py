@@ -21,7 +21,7 @@ from chairlift.kernels.cuda.experts import MAX_EXPERTS, MAX_TOP_K
 from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.kernels.cuda.ops import rotary_step
 from chairlift.kernels.cuda.recurrent_ops import holds_state
-from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_obstacle
+from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_unsupported_reason
 from chairlift.model.config import ModelConfig
 from chairlift.model.specs.layer_parts import Attention, Experts
 from chairlift.model.specs.model_spec import ModelSpec
@@ -77,14 +77,14 @@ def choose_place(
     if settings.model_impl is ModelImpl.TRANSFORMERS:
         _check_generic(settings)
     gpu: Gpu | None = None
-    obstacle: str | None = "device: the settings say cpu"
+    unsupported_reason: str | None = "device: the settings say cpu"
     if settings.device is not Device.CPU:
-        obstacle = None
+        unsupported_reason = None
         if accelerator is None:
             gpu = find_gpu()
-            obstacle = machine_obstacle(gpu)
-        obstacle = obstacle or gpu_obstacle(settings, model)
-    if obstacle is None:
+            unsupported_reason = machine_unsupported_reason(gpu)
+        unsupported_reason = unsupported_reason or gpu_unsupported_reason(settings, model)
+    if unsupported_reason is None:
         defaults = {
             name: value
             for name, value in GPU_DEFAULTS.items()
@@ -100,13 +100,13 @@ def choose_place(
             accelerator.free_bytes(),
         )
     if settings.device is Device.CUDA:
-        raise ConfigError(obstacle)
+        raise ConfigError(unsupported_reason)
     for name, value in (("dtype", Dtype.FLOAT16), ("kv_cache_dtype", KvCacheDtype.FP8)):
         if getattr(settings, name) is value:
-            message = f"{name}: {value} is a GPU's alone ({obstacle})"
+            message = f"{name}: {value} is a GPU's alone ({unsupported_reason})"
             raise ConfigError(message)
     if gpu is not None:
-        logger.warning("the CPU runs the model although there is a GPU: %s", obstacle)
+        logger.warning("the CPU runs the model although there is a GPU: %s", unsupported_reason)
     if model.spec.has_state:
         settings = hybrid_settings(settings)
     in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
@@ -172,7 +172,7 @@ def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
     return model.dtype
 
 
-def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
+def gpu_unsupported_reason(settings: EngineConfig, model: ModelConfig) -> str | None:
     """Return why the CUDA kernels cannot run a model, naming the field; None if they can."""
     impl, quantize, dtype = settings.model_impl, settings.quantize, settings.dtype
     kv_dtype, num_adapters = settings.kv_cache_dtype, settings.num_adapter_slots
@@ -187,8 +187,8 @@ def gpu_obstacle(settings: EngineConfig, model: ModelConfig) -> str | None:
     )
     if (message := unmet(requirements, "on a GPU")) is not None:
         return message
-    obstacles = (CUDA_LIMITS.obstacle(shape, " on a GPU") for shape in model.spec.shapes)
-    return next(filter(None, obstacles), None) or layer_obstacle(model.spec)
+    reasons = (CUDA_LIMITS.unsupported_reason(shape, " on a GPU") for shape in model.spec.shapes)
+    return next(filter(None, reasons), None) or layer_unsupported_reason(model.spec)
 
 
 def _expert_checks(experts: Sequence[Experts]) -> tuple[tuple[str, bool], ...]:
@@ -218,7 +218,7 @@ def _state_checks(mixers: Sequence[Recurrent]) -> tuple[tuple[str, bool], ...]:
     )
 
 
-def layer_obstacle(spec: ModelSpec) -> str | None:
+def layer_unsupported_reason(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     attentions = spec.attentions
     widths = [own.intermediate_size for layer in spec.layers if (own := layer.dense) is not None]

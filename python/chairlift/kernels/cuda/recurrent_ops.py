@@ -18,7 +18,7 @@ _COPIED: Final = 4 * 256 * 16
 """Numbers that a block of `copy_states` copies."""
 _TOKENS: Final = 8
 """Tokens that a block stages at a time."""
-_MOST_THREADS: Final = {128: 768, 256: 512}
+_MAX_THREADS: Final = {128: 768, 256: 512}
 """Of a block with so many keys in registers."""
 _THREADS_OF_COLUMN: Final = 4
 
@@ -31,7 +31,7 @@ def state_keys(num_keys: int) -> int:
 def holds_state(num_keys: int, num_values: int) -> bool:
     """Return whether the registers of a block hold a state `[num_keys, num_values]`."""
     keys = state_keys(num_keys)
-    return num_keys <= keys and _THREADS_OF_COLUMN * num_values <= _MOST_THREADS[keys]
+    return num_keys <= keys and _THREADS_OF_COLUMN * num_values <= _MAX_THREADS[keys]
 
 
 def causal_conv(

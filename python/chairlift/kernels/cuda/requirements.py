@@ -39,7 +39,7 @@ def installed_gpu() -> Gpu | None:
     return Gpu(capability, _driver_version(), compiler, unknown_architecture(*capability))
 
 
-def machine_obstacle(gpu: Gpu | None) -> str | None:
+def machine_unsupported_reason(gpu: Gpu | None) -> str | None:
     """Return why kernels cannot run on a GPU and what to do, in one line; None if they can."""
     if gpu is None:
         return "device: expected cpu or auto on a machine without a GPU for PyTorch, got cuda"

@@ -11,7 +11,7 @@ from typing import Final
 
 from chairlift.api.errors import ModelError
 from chairlift.checkpoints.files.fields import (
-    MOST_JSON_BYTES,
+    MAX_JSON_BYTES,
     Fields,
     one_line,
     optional_json,
@@ -79,7 +79,7 @@ def read_modules(path: Path) -> Iterator[tuple[str, Path]]:
         ModelError: The file is malformed, or names code that is not of sentence-transformers.
     """
     try:
-        modules = json.loads(read_file(path, MOST_JSON_BYTES))
+        modules = json.loads(read_file(path, MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         message = f"{path}: not JSON: {one_line(str(error))}"
         raise ModelError(message) from error

@@ -204,12 +204,12 @@ def _max_length(folder: Path, sizes: Fields) -> int | None:
     path = folder / "tokenizer_config.json"
     given = optional_json(path).get("model_max_length")
     # Without one there is a number with thirty digits.
-    if not isinstance(given, int | float) or not 1 <= given <= _MOST_TOKENS:
+    if not isinstance(given, int | float) or not 1 <= given <= _MAX_TOKENS:
         return None
     return int(given)
 
 
-_MOST_TOKENS: Final = 2**24
+_MAX_TOKENS: Final = 2**24
 
 
 def _prompts(fields: Fields) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from chairlift.checkpoints.files.fields import MOST_OF, Fields
+from chairlift.checkpoints.files.fields import MAX_OF, Fields
 from chairlift.model.families.family import (
     FULL,
     LLAMA_NAMES,
@@ -101,7 +101,7 @@ def _lfm2_intermediate_size(fields: Fields) -> int:
         return size
     share = fields.number("block_ffn_dim_multiplier", positive=True)
     step = fields.integer("block_multiple_of")
-    most = MOST_OF["intermediate_size"]
+    most = MAX_OF["intermediate_size"]
     adjusted = -(-int(min(share * (2 * size // 3), most)) // step) * step
     if not 1 <= adjusted <= most:
         fields.fail("intermediate_size", f"one that is 1 to {most} when it is adjusted")

@@ -6,7 +6,7 @@ a prompt to at least `time_step_min`, and none of a decode.
 
 from dataclasses import replace
 
-from chairlift.checkpoints.files.fields import MOST_OF, Fields
+from chairlift.checkpoints.files.fields import MAX_OF, Fields
 from chairlift.model.families.family import (
     LLAMA_NAMES,
     Family,
@@ -50,7 +50,7 @@ def _kinds(fields: Fields) -> list[str]:
         key, table = "hybrid_override_pattern", _LETTERS
         pattern = fields.values.get(key)
         names = list(pattern) if isinstance(pattern, str) else None
-    most = MOST_OF["num_hidden_layers"]
+    most = MAX_OF["num_hidden_layers"]
     if not isinstance(names, list) or len(names) > most:
         fields.fail(key, f"at most {most} blocks")
     kinds = [table[name] for name in names if isinstance(name, str) and name in table]

@@ -29,7 +29,7 @@ TOUCHED_BYTES = 256 << 20
 """At most of a CPU's KV cache, written at load: a first touch of a page, which a virtual
 machine may have to ask its host for, takes longer than computing what goes there. These blocks are
 the first in use; touching more costs memory that a small server never needs."""
-MOST_BLOCKS = 2**27 - 1
+MAX_BLOCKS = 2**27 - 1
 """Of a pool: the slot of each of their 16 tokens is an int32."""
 
 
@@ -190,8 +190,8 @@ def _checked(field: str, num_blocks: int, least: int, block: int, num_bytes: int
     if num_blocks < least:
         message = f"{field}: expected at least {least * block} bytes, got {num_bytes}"
         raise ConfigError(message)
-    if num_blocks > MOST_BLOCKS:
-        message = f"{field}: expected at most {MOST_BLOCKS * block} bytes, got {num_bytes}"
+    if num_blocks > MAX_BLOCKS:
+        message = f"{field}: expected at most {MAX_BLOCKS * block} bytes, got {num_bytes}"
         raise ConfigError(message)
     return num_blocks
 

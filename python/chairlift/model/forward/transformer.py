@@ -23,7 +23,7 @@ from chairlift.model.parts.weights import Weights
 from chairlift.model.specs.model_spec import RopeTable
 from chairlift.model.specs.rope import cos_sin_table
 
-MOST_RECORDED = 16
+MAX_RECORDED = 16
 """Forward passes that are kept; a call takes about a kilobyte, and a layer some eight of them."""
 
 
@@ -120,7 +120,7 @@ class Transformer:
             with Recording() as recording:
                 recorded = recording, self._forward(*batch)
             if metadata.views is not None:
-                if len(self._recorded) == MOST_RECORDED:
+                if len(self._recorded) == MAX_RECORDED:
                     self._recorded.pop(next(iter(self._recorded)))
                 self._recorded[metadata.views] = recorded
         recording, hidden = recorded

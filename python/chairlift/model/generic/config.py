@@ -10,7 +10,7 @@ import torch
 
 from chairlift.api.choices import Dtype
 from chairlift.api.errors import ModelError
-from chairlift.checkpoints.files.fields import MOST, MOST_OF, Fields, one_line, read_json
+from chairlift.checkpoints.files.fields import MAX_INT, MAX_OF, Fields, one_line, read_json
 from chairlift.checkpoints.files.folder import CONFIG, is_gguf
 from chairlift.kernels import cpu
 from chairlift.model.config import ModelConfig, read_generation
@@ -22,7 +22,7 @@ from chairlift.model.specs.vocabulary import Embedding, Head
 TOLERANCES: Final = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 """The dtypes, and how far logits may differ, to the largest, when a prompt is computed in parts."""
 _COUNTED: Final = ("layer", "block", "expert")
-_MOST_PARTS: Final = 4096
+_MAX_PARTS: Final = 4096
 """Of a field whose name says that it counts modules of these kinds."""
 _NORM: Final = RmsNorm(1e-6)
 
@@ -57,8 +57,8 @@ def load_generic_config(folder: Path, dtype: Dtype) -> ModelConfig:
         text = own.get_text_config(decoder=True)
         spec = _spec(fields, text)
         max_model_len = _integer(fields, text, "max_position_embeddings")
-    if (obstacle := cpu.LIMITS.obstacle(spec.shape)) is not None:
-        message = f"{path}: {obstacle}"
+    if (unsupported_reason := cpu.LIMITS.unsupported_reason(spec.shape)) is not None:
+        message = f"{path}: {unsupported_reason}"
         raise ModelError(message)
     stored = getattr(own, "dtype", None)
     auto = stored if stored in TOLERANCES else torch.bfloat16
@@ -84,7 +84,7 @@ def _check_sizes(fields: Fields) -> None:
             _check_sizes(Fields(fields.path, value, prefix=f"{fields.prefix}{name}."))
         elif isinstance(value, int) and not isinstance(value, bool):
             is_count = any(part in name for part in _COUNTED)
-            most = MOST_OF.get(name, _MOST_PARTS if is_count else MOST)
+            most = MAX_OF.get(name, _MAX_PARTS if is_count else MAX_INT)
             if value > most:
                 fields.fail(name, f"an integer of at most {most}")
 

@@ -45,7 +45,7 @@ _READ: Final = frozenset(
 )
 _OF_THE_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Ways to begin a training that change the weights of the model, too."""
-_MOST_TARGETS: Final = 1024
+_MAX_TARGETS: Final = 1024
 
 
 MAX_JSON_BYTES: Final = 2**20
@@ -115,9 +115,9 @@ def _targets(fields: Fields) -> tuple[str, ...] | None:
     if isinstance(names, str) and names:
         # A pattern of another's is not run; the tensors say which layers it means.
         return None
-    is_list = isinstance(names, list) and 0 < len(names) <= _MOST_TARGETS
+    is_list = isinstance(names, list) and 0 < len(names) <= _MAX_TARGETS
     if not is_list or not all(isinstance(name, str) and name for name in names):
-        fields.fail("target_modules", f"a list of 1 to {_MOST_TARGETS} names")
+        fields.fail("target_modules", f"a list of 1 to {_MAX_TARGETS} names")
     return tuple(names)
 
 

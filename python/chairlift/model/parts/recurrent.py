@@ -39,7 +39,7 @@ def num_states(max_num_seqs: int) -> int:
 
 _SNAPSHOTS_PER_ROW = 4
 """At most, unless the settings say more: for conversations that wait for their next turn."""
-_LEAST_SNAPSHOTS = 8
+_MIN_SNAPSHOTS = 8
 _SHARE_OF_KV_CACHE = 0.25
 
 
@@ -50,7 +50,7 @@ def plan_snapshots(settings: "EngineConfig", spec: ModelSpec, kv_cache_bytes: in
     if settings.state_snapshots is not None:
         return settings.state_snapshots
     fit = int(_SHARE_OF_KV_CACHE * kv_cache_bytes) // state_bytes(spec, 1)
-    return max(_LEAST_SNAPSHOTS, min(fit, _SNAPSHOTS_PER_ROW * settings.max_num_seqs))
+    return max(_MIN_SNAPSHOTS, min(fit, _SNAPSHOTS_PER_ROW * settings.max_num_seqs))
 
 
 def kv_share(settings: "EngineConfig", spec: ModelSpec, num_bytes: int) -> int:
@@ -62,7 +62,7 @@ def kv_share(settings: "EngineConfig", spec: ModelSpec, num_bytes: int) -> int:
         # As `plan_snapshots` takes them.
         most = state_bytes(spec, _SNAPSHOTS_PER_ROW * settings.max_num_seqs)
         fit = int(left * _SHARE_OF_KV_CACHE / (1 + _SHARE_OF_KV_CACHE))
-        left -= max(state_bytes(spec, _LEAST_SNAPSHOTS), min(fit, most))
+        left -= max(state_bytes(spec, _MIN_SNAPSHOTS), min(fit, most))
     else:
         left -= state_bytes(spec, plan_snapshots(settings, spec, 0))
     return max(0, left)

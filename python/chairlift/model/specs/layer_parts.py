@@ -87,7 +87,7 @@ class Attention:
         """Factor of the scores."""
         return float(self.head_dim**-0.5) if self.multiplier is None else self.multiplier
 
-    def obstacle(self) -> str | None:
+    def unsupported_reason(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
         if self.position_scale is not None and (self.rope is None or self.rope.rotary_dim):
             return "position_scale: expected none unless RoPE rotates all of a head"
@@ -151,7 +151,7 @@ class Experts:
         """Return the outputs of the router."""
         return self.num + self.shared_is_gated
 
-    def obstacle(self) -> str | None:
+    def unsupported_reason(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
         if not 1 <= self.top_k <= self.num:
             return f"experts: expected at least {self.top_k}, got {self.num}"

@@ -78,18 +78,20 @@ class LayerSpec:
         """Return a layer with a recurrent state in the place of attention."""
         return replace(self, attention=None, recurrent=recurrent)
 
-    def obstacle(self) -> str | None:
+    def unsupported_reason(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
         experts, mixers = self.experts, self.mixers
-        if experts is not None and (obstacle := experts.obstacle()) is not None:
-            return obstacle
+        if experts is not None and (unsupported_reason := experts.unsupported_reason()) is not None:
+            return unsupported_reason
         if self.parallel and (self.norm_after or not self.norm_before or self.is_half):
             return "parallel: expected two halves, with a norm before them alone"
         if self.norm_after and len(mixers) > 1:
             return "norm_after: expected one mixer"
         if self.has_scalar and self.feed_forward is None:
             return "has_scalar: expected a feed-forward"
-        return next((found for own in mixers if (found := own.obstacle()) is not None), None)
+        return next(
+            (found for own in mixers if (found := own.unsupported_reason()) is not None), None
+        )
 
 
 class SpecError(ModelError):
@@ -143,8 +145,8 @@ class ModelSpec:
             message = "layers: expected at least one with attention, got none"
             raise SpecError(message)
         for number, layer in enumerate(self.layers):
-            if (obstacle := layer.obstacle()) is not None:
-                message = f"layers[{number}].{obstacle}"
+            if (unsupported_reason := layer.unsupported_reason()) is not None:
+                message = f"layers[{number}].{unsupported_reason}"
                 raise SpecError(message)
             if self.layer_inputs is not None and layer.feed_forward is None:
                 message = f"layers[{number}].feed_forward: expected one, since layers have inputs"

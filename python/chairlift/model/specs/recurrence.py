@@ -35,9 +35,9 @@ class ShortConv:
         """Of a row: the last inputs of the convolution."""
         return ((self.num_taps - 1, self.channels),)
 
-    def obstacle(self) -> str | None:
+    def unsupported_reason(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
-        return _taps_obstacle(self.num_taps)
+        return _taps_unsupported_reason(self.num_taps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ class GatedDelta:
         heads = self.num_value_heads, self.key_dim, self.value_dim
         return (self.num_taps - 1, self.conv_size), heads
 
-    def obstacle(self) -> str | None:
+    def unsupported_reason(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
         step = _core.DELTA_VALUE_STEP
         if self.value_dim % step:
             return f"value_dim: expected a multiple of {step}, got {self.value_dim}"
-        return _taps_obstacle(self.num_taps)
+        return _taps_unsupported_reason(self.num_taps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +148,15 @@ class Mamba2:
         heads = self.num_heads, self.state_dim, self.head_dim
         return (self.num_taps - 1, self.conv_size), heads
 
-    def obstacle(self) -> str | None:
+    def unsupported_reason(self) -> str | None:
         """Return what no kernel computes, after the name of its field; None if there is nothing."""
         step = _core.SCAN_HEAD_STEP
         if self.head_dim % step:
             return f"head_dim: expected a multiple of {step}, got {self.head_dim}"
-        return _taps_obstacle(self.num_taps)
+        return _taps_unsupported_reason(self.num_taps)
 
 
-def _taps_obstacle(num_taps: int) -> str | None:
+def _taps_unsupported_reason(num_taps: int) -> str | None:
     most = _core.MAX_CONV_TAPS
     is_met = 2 <= num_taps <= most
     return None if is_met else f"num_taps: expected 2 to {most}, got {num_taps}"

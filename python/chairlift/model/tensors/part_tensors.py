@@ -68,7 +68,7 @@ class Interleaved(NamedTuple):
     order: tuple[int, ...]
     """The parts, as they are wanted."""
 
-    def apart(self, rows: Tensor) -> Tensor:
+    def deinterleave(self, rows: Tensor) -> Tensor:
         """Return the rows `[num_groups * sum(sizes), ...]`, all of one part before the next."""
         groups = rows.view(self.num_groups, sum(self.sizes), *rows.shape[1:])
         parts = torch.split(groups, list(self.sizes), dim=1)

@@ -19,7 +19,7 @@ from chairlift.model.tensors.part_tensors import (
 )
 
 
-class _SideBySide:
+class _ConcatLinear:
     """Layers of the same inputs whose weights are stored in different ways."""
 
     def __init__(self, layers: Sequence[LinearLayer]) -> None:
@@ -127,7 +127,7 @@ class WeightReader:
         if linear.interleaved is None:
             return rows
         first, rest = torch.split(rows, [linear.outputs[0], len(rows) - linear.outputs[0]])
-        return torch.cat([linear.interleaved.apart(first), rest])
+        return torch.cat([linear.interleaved.deinterleave(first), rest])
 
     def keeps(self, linear: LinearTensors) -> bool:
         """Return whether the weights of a layer stay in blocks."""
@@ -142,7 +142,7 @@ class WeightReader:
         """
         runs = list(linear.runs(self.block_types))
         layers = [self._packed(run, kind, weight_format) for run, kind in runs]
-        return layers[0] if len(layers) == 1 else _SideBySide(layers)
+        return layers[0] if len(layers) == 1 else _ConcatLinear(layers)
 
     def _packed(
         self, linear: LinearTensors, block_type: str | None, weight_format: str | None

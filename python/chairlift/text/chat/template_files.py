@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from chairlift.api.errors import ModelError
-from chairlift.checkpoints.files.fields import MOST_JSON_BYTES, optional_json, read_file
+from chairlift.checkpoints.files.fields import MAX_JSON_BYTES, optional_json, read_file
 
 
 def read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -53,7 +53,7 @@ def _is_named_template(entry: object) -> bool:
 
 def _read_text(path: Path) -> str:
     try:
-        return read_file(path, MOST_JSON_BYTES).decode()
+        return read_file(path, MAX_JSON_BYTES).decode()
     except UnicodeDecodeError as error:
         message = f"{path}: not a chat template: {error}"
         raise ModelError(message) from error

@@ -13,8 +13,8 @@ from chairlift.api.errors import echo
 MAX_EXACT: Final = 2**53
 """Up to here every integer is a float."""
 _MAX_INT64: Final = 2**63 - 1
-_LEAST_INT64: Final = -(2**63)
-_LEAST_EXACT_INT64: Final = -(2**63 - 1024)
+_MIN_INT64: Final = -(2**63)
+_MIN_EXACT_INT64: Final = -(2**63 - 1024)
 """The least float whose opposite is an int64."""
 _MAX_ALONE: Final = 10**18
 """Bound of an integer that has no other bound."""
@@ -172,17 +172,17 @@ def _integer_bounds(found: dict[str, int | float], path: str) -> dict[str, int |
             continue
         name, value = bound
         is_alone = other is None and abs(value) >= _MAX_ALONE
-        if is_alone or not (_is_exact_integer(value) or value in (_MAX_INT64, _LEAST_INT64)):
+        if is_alone or not (_is_exact_integer(value) or value in (_MAX_INT64, _MIN_INT64)):
             place = f"{path}.{name}"
             raise _inexact(place, value)
-    if least == _LEAST_INT64:
-        least = _LEAST_EXACT_INT64
+    if least == _MIN_INT64:
+        least = _MIN_EXACT_INT64
     exact: dict[str, int | float] = {}
     if least is not None:
         exact["minimum"] = least
     if most is not None:
         exact["maximum"] = most
-    if most == _LEAST_INT64:
+    if most == _MIN_INT64:
         place = f"{path}.maximum"
         raise _inexact(place, most)
     return exact
