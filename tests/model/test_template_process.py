@@ -1,11 +1,14 @@
 """Templates that ask for more time, memory or text than there is: every one is refused."""
 
+import json
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from chairlift.api.bounded_process import ProcessPool
 from chairlift.api.errors import Reason, RequestError
 from chairlift.text.chat.template_process import TemplateProcess
 
@@ -117,6 +120,40 @@ def test_a_process_that_was_ended_from_outside_is_replaced(templates):
         os.kill(pid, signal.SIGTERM)
     assert render(templates, "{{ messages[0].role }}") == "user"
     assert len(children()) == 1
+
+
+def test_a_process_that_was_ended_while_idle_is_reaped_before_its_next_use(templates):
+    render(templates, "a")
+    (pid,) = children()
+    os.kill(pid, signal.SIGKILL)
+    while (Path("/proc") / str(pid)).exists():
+        time.sleep(0.01)
+    assert render(templates, "a") == "a"
+
+
+@pytest.mark.parametrize("error", [ValueError, MemoryError, KeyboardInterrupt])
+def test_a_process_whose_greeting_fails_is_ended_and_another_one_started(error):
+    greetings = iter([error])
+
+    def greeting():
+        for failure in greetings:
+            raise failure
+        return b""
+
+    others = set(children())
+    pool = ProcessPool("chairlift.text.chat.template_worker", "renders", "chat", greeting)
+    message = json.dumps(
+        {
+            "template": "a",
+            "messages": [{"role": "user", "content": "a"}],
+            "variables": {},
+            "max_bytes": MOST_BYTES,
+        }
+    ).encode()
+    with pytest.raises(error):
+        pool.ask(message)
+    assert set(children()) == others
+    assert json.loads(pool.ask(message)) == {"text": "a"}
 
 
 def test_no_process_is_left_when_its_owner_is_gone():

@@ -213,6 +213,8 @@ class _Process:
                 raise self._no_start(str(error.strerror)) from None
         self._connection, self._owner = ours, os.getpid()
         self._end = weakref.finalize(self, _end_process, self._process, ours, self._owner)
+        # A process that is killed while it is idle leaves nothing behind until it is needed again.
+        threading.Thread(target=self._process.wait, name="chairlift-reaper", daemon=True).start()
         try:
             greeting = self._settings.greeting()
             self._connection.settimeout(MAX_START_S)
@@ -224,6 +226,10 @@ class _Process:
                 raise refusal(Reason.DRAINING) from None
             why = f"it ended with {code}"
             raise self._no_start(why) from None
+        except BaseException:
+            # It would take the next message for its greeting.
+            self._stop()
+            raise
         if is_interrupted():
             # It may have been before there was a process to end.
             self._stop()
