@@ -1,7 +1,9 @@
 """Whatever a handler does, its call ends with a status that shows nothing secret."""
 
 import asyncio
+import gc
 import logging
+import weakref
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -74,6 +76,35 @@ async def guarded(tmp_path, fault):
     async with grpc.aio.insecure_channel(address) as channel:
         yield channel
     await server.stop(None)
+
+
+class Request:
+    """What a handler holds."""
+
+
+@pytest.mark.parametrize("kind", ["UnaryUnary", "UnaryStream", "StreamUnary", "StreamStream"])
+async def test_what_a_refused_call_held_is_freed_without_a_collection_of_garbage(tmp_path, kind):
+    held = []
+
+    async def fault():
+        request = Request()
+        held.append(weakref.ref(request))
+        raise RequestError(Reason.BAD_PARAMETER, "wrong")
+
+    async with guarded(tmp_path, fault) as channel:
+        gc.collect()
+        gc.disable()
+        try:
+            call = channel.stream_stream(f"/test/{kind}")(iter([b"a"]))
+            with pytest.raises(grpc.aio.AioRpcError, match="wrong"):
+                async for _ in call:
+                    pass
+            # The server's side of the call ends by itself, a moment later.
+            async with asyncio.timeout(10):
+                while held[0]() is not None:
+                    await asyncio.sleep(0)
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)

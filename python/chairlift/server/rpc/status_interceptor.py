@@ -88,13 +88,12 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 is_stream=handler.request_streaming,
             )
             try:
-                request = received if handler.request_streaming else await received.only()
-                if handler.response_streaming:
-                    await _write_all(behavior(request, context), context)
-                else:
-                    await context.write(await behavior(request, context))
-            except BaseException as error:
-                await self._end(method, context, error, received)
+                status = await self._answer(handler, behavior, method, received, context)
+                if status is not None:
+                    await received.drain()
+                    await _abort(context, status)
+            except grpc.aio.InternalError:
+                _log_reset(method)
             finally:
                 received.close()
 
@@ -108,24 +107,57 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             tenant = ""
         return holder_of(context.peer(), tenant)
 
-    async def _end(
-        self, method: str, context: ServicerContext, error: BaseException, received: Messages
-    ) -> None:
-        """End the call with a status, unless it has one already or its client is gone."""
-        if isinstance(error, grpc.aio.AbortError) or _is_real_cancellation(error):
+    async def _answer(
+        self,
+        handler: Handler,
+        behavior: Callable[[Any, ServicerContext], Any],
+        method: str,
+        received: Messages,
+        context: ServicerContext,
+    ) -> Any:
+        """Answer a call; return the status that it has to end with, or None if it has one.
+
+        What the error keeps alive, the request among it, goes with this frame.
+        """
+        try:
+            request = received if handler.request_streaming else await received.only()
+            if handler.response_streaming:
+                await _write_all(behavior(request, context), context)
+            else:
+                await context.write(await behavior(request, context))
+        except BaseException as error:
+            return self._status(method, error)
+        return None
+
+    def _status(self, method: str, error: BaseException) -> Any:
+        """Return the status of a call, None if it has one; raise what gRPC has to see."""
+        if isinstance(error, grpc.aio.AbortError):
+            _forget(error)
+            return None
+        if isinstance(error, grpc.aio.InternalError) or _is_real_cancellation(error):
             raise error
-        if isinstance(error, grpc.aio.InternalError):
-            _log_reset(method)
-            return
         if not isinstance(error, RequestError):
             _log.error("a handler failed", exc_info=error, extra=fields(method=method))
             error = RequestError(Reason.INTERNAL, INTERNAL_MESSAGE)
         self._on_failure(method, error.reason)
-        try:
-            await received.drain()
-            await context.abort_with_status(to_status(error))
-        except grpc.aio.InternalError:
-            _log_reset(method)
+        return to_status(error)
+
+
+async def _abort(context: ServicerContext, status: Any) -> None:
+    """End a call with a status."""
+    try:
+        await context.abort_with_status(status)
+    except grpc.aio.AbortError as error:
+        _forget(error)
+
+
+def _forget(error: BaseException) -> None:
+    """Drop what an `AbortError` keeps alive.
+
+    gRPC keeps the error with the call, and raises it again when the handler has returned. With the
+    frames of its traceback, the call and its request would stay in memory, megabytes for each.
+    """
+    error.__traceback__ = error.__context__ = None
 
 
 def _log_reset(method: str) -> None:
