@@ -193,7 +193,11 @@ def _sharegpt(random: Generator, n: int) -> Drawn:
 
 
 def _anyscale(random: Generator, n: int, *, cap: int) -> Drawn:
-    return Drawn(np.full(n, 512.0), np.clip(random.exponential(256, n), 1, cap))
+    """Draw prompts of 512 tokens; an answer above the cap is drawn again, not cut."""
+    answers = np.clip(np.rint(random.exponential(128, n)), 1, None)
+    while len(above := np.flatnonzero(answers > cap)):
+        answers[above] = np.clip(np.rint(random.exponential(128, len(above))), 1, None)
+    return Drawn(np.full(n, 512.0), np.minimum(answers, 2048 - 512))
 
 
 def _nano(random: Generator, n: int) -> Drawn:
@@ -223,10 +227,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
         "long": Recipe("long conversations that send their history again", _long, rate_per_s=3.4),
         "sharegpt-like": Recipe("short prompts, longer answers", _sharegpt, rate_per_s=8.0),
-        "anyscale": Recipe("512 in, exponential out, cap 1536", partial(_anyscale, cap=1536)),
-        "anyscale-512": Recipe("the same, cap 512", partial(_anyscale, cap=512)),
-        "anyscale-128": Recipe("the same, cap 128", partial(_anyscale, cap=128)),
-        "anyscale-32": Recipe("the same, cap 32", partial(_anyscale, cap=32)),
+        "anyscale": Recipe(
+            "512 in, exponential out of mean 128 up to 1536", partial(_anyscale, cap=1536)
+        ),
+        "anyscale-512": Recipe("the same up to 512", partial(_anyscale, cap=512)),
+        "anyscale-128": Recipe("the same up to 128", partial(_anyscale, cap=128)),
+        "anyscale-32": Recipe("the same up to 32", partial(_anyscale, cap=32)),
         "nano": Recipe("uniform 100..1024 in and out", _nano, num_requests=256),
         "prefix": Recipe("shared system prompts", _prefix, rate_per_s=8.0),
         "burst": Recipe(
