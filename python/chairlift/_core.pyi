@@ -806,6 +806,15 @@ class Scheduler:
             UnknownStep: The step is not in flight.
         """
 
+    def last_step(self) -> tuple[bytes, list[int]]:
+        """Tells what the step did that ended last.
+
+        Returns:
+            int32 `[R, 6]` in the order of the plan's rows: row, work (0 prefill, 1 decode, 2 verify
+            of drafts), tokens, drafts, accepted drafts, whether the row finished; and the requests
+            that were preempted for the step, an entry per sequence.
+        """
+
     def fail(self, now: int, step: int, failing: Sequence[int]) -> Events:
         """Rolls the oldest step back, and the one behind it.
 

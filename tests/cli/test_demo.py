@@ -1,5 +1,6 @@
 """`chairlift demo` from end to end: a server process, seven prompts, the picture."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -26,3 +27,14 @@ def test_seven_prompts_share_four_rows(chairlift: Run, tmp_path: Path, batching:
     assert len(runs) == len(PROMPTS)
     for prompt, _ in PROMPTS:
         assert sum(title.startswith(prompt) for title in runs) == 1
+
+
+def test_no_prompt_mark_follows_the_first_token(chairlift: Run, tmp_path: Path) -> None:
+    run = chairlift("demo", "--picture", tmp_path / "demo.svg")
+    rows = [line.split(" ", 2)[2] for line in run.stdout.splitlines() if line.startswith("row ")]
+    assert len(rows) == 4
+    # A number begins a request; without a preemption its prompt is one stretch at its start.
+    requests = [request for row in rows for request in re.findall(r"\d[^\d·]*", row)]
+    assert len(requests) == len(PROMPTS)
+    assert all(re.fullmatch(r"\d╱*[─═]*●", request) for request in requests), rows
+    assert any("═" in request for request in requests)

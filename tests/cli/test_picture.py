@@ -9,39 +9,40 @@ from rich.console import Console
 
 SVG = "{http://www.w3.org/2000/svg}"
 LABELS = {"a": "a long prompt", "b": "short & <sweet>", "c": "late"}
-PREFILL, DECODE, FINISH = Work.PREFILL, Work.DECODE, Work.FINISH
+PREFILL, DECODE, VERIFY = Work.PREFILL, Work.DECODE, Work.VERIFY
+FINISH, PREEMPTED = Work.FINISH, Work.PREEMPTED
 
 
 def cells() -> list[Cell]:
     """Step 12 did not run; the requests of others have no label."""
     return [
-        Cell(10, 0, "a", 16, sampled=False),
-        Cell(10, 1, "b", 3, sampled=True),
-        Cell(11, 0, "a", 5, sampled=True),
-        Cell(11, 1, "b", 1, sampled=True),
-        Cell(13, 0, "a", 1, sampled=True),
-        Cell(13, 1, "c", 2, sampled=True),
-        Cell(14, 1, "c", 1, sampled=True),
-        Cell(15, 1, "c", 1, sampled=True),
-        Cell(15, 0, "unlabelled", 1, sampled=True),
+        Cell(10, 0, "a", PREFILL, 16, sampled=False),
+        Cell(10, 1, "b", PREFILL, 3, sampled=True),
+        Cell(11, 0, "a", PREFILL, 5, sampled=True),
+        Cell(11, 1, "b", FINISH, 1, sampled=True),
+        Cell(13, 0, "a", DECODE, 1, sampled=True),
+        Cell(13, 1, "c", PREFILL, 2, sampled=True),
+        Cell(14, 1, "c", VERIFY, 4, sampled=True),
+        Cell(15, 1, "c", FINISH, 1, sampled=True),
+        Cell(15, 0, "unlabelled", DECODE, 1, sampled=True),
         # Computed again after it lost its row.
-        Cell(16, 0, "a", 23, sampled=True),
-        Cell(17, 0, "a", 1, sampled=True),
+        Cell(16, 0, "a", PREFILL, 23, sampled=True),
+        Cell(17, 0, "a", FINISH, 1, sampled=True),
     ]
 
 
 @pytest.fixture
 def picture() -> Picture:
-    return draw(reversed(cells()), LABELS, num_rows=2)
+    return draw(reversed(cells()), LABELS, num_rows=2, preempted=[(14, "a")])
 
 
 def test_runs_are_stretches_of_one_request_in_one_row(picture: Picture) -> None:
     assert picture.num_steps == 7
     assert picture.runs == (
-        RowSpan(0, "a", 0, (PREFILL, PREFILL, DECODE)),
+        RowSpan(0, "a", 0, (PREFILL, PREFILL, PREEMPTED)),
         RowSpan(0, "a", 5, (PREFILL, FINISH)),
         RowSpan(1, "b", 0, (PREFILL, FINISH)),
-        RowSpan(1, "c", 2, (PREFILL, DECODE, FINISH)),
+        RowSpan(1, "c", 2, (PREFILL, VERIFY, FINISH)),
     )
 
 
@@ -65,12 +66,13 @@ def text_of(picture: Picture, width: int) -> str:
 
 def test_terminal_shows_rows_numbers_and_ends(picture: Picture) -> None:
     rows = text_of(picture, 80).splitlines()[:2]
-    assert rows == ["row 0 1╱─··1●", "row 1 2●3─●··"]
+    assert rows == ["row 0 1╱\N{MULTIPLICATION SIGN}··1●", "row 1 2●3═●··"]
 
 
 @pytest.mark.parametrize("num_steps", [5, 60, 1000])
 def test_terminal_picture_fits_and_keeps_the_end(num_steps: int) -> None:
-    long = [Cell(step, 0, "a", 1, sampled=True) for step in range(num_steps)]
+    long = [Cell(step, 0, "a", DECODE, 1, sampled=True) for step in range(num_steps - 1)]
+    long.append(Cell(num_steps, 0, "a", FINISH, 1, sampled=True))
     row = text_of(draw(long, LABELS, num_rows=1), 60).splitlines()[0]
     assert len(row) <= 60
     assert row.endswith("●")

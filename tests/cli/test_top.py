@@ -71,7 +71,14 @@ def filled(*, num_rows: int = 8, anonymous: bool = False) -> TopState:
             getattr(step.times, part).FromMicroseconds(800)
         for row in range(num_rows):
             name = "" if anonymous else f"request-{row}-" + "x" * 30
-            step.rows.add(row=row, handle=name, request_id=name, num_tokens=1, sampled=True)
+            step.rows.add(
+                row=row,
+                handle=name,
+                request_id=name,
+                num_tokens=1,
+                sampled=True,
+                work=pb.ROW_WORK_DECODE,
+            )
         state.add(step)
     return state
 
@@ -133,7 +140,8 @@ def test_the_time_between_tokens_is_of_named_requests_and_of_steps_without_a_gap
         found = pb.Step(step=number)
         found.start.FromMilliseconds(start_ms)
         for row, handle in enumerate(handles):
-            found.rows.add(row=row, handle=handle, num_tokens=1, sampled=True)
+            decode = pb.ROW_WORK_DECODE
+            found.rows.add(row=row, handle=handle, num_tokens=1, sampled=True, work=decode)
         return found
 
     state = TopState("a", clock=lambda: 1.0)
@@ -192,13 +200,15 @@ def test_rates_are_of_the_last_moments() -> None:
     step = pb.Step(step=1)
     step.duration.FromMilliseconds(500)
     step.times.forward.FromMilliseconds(500)
-    step.rows.add(row=0, handle="a", num_tokens=20, sampled=False)
-    step.rows.add(row=1, handle="b", num_tokens=1, sampled=True)
+    prefill, verify = pb.ROW_WORK_PREFILL, pb.ROW_WORK_VERIFY
+    step.rows.add(row=0, handle="a", num_tokens=20, sampled=False, work=prefill)
+    drafts = {"num_drafts": 3, "num_accepted": 1}
+    step.rows.add(row=1, handle="b", num_tokens=4, sampled=True, work=verify, **drafts)
     now[0] = 10.0
     state.add(step)
     state.add(step)
     rates = state.rates()
-    assert (rates.tokens_per_s, rates.prompt_tokens_per_s, rates.steps_per_s) == (1.0, 20.0, 1.0)
+    assert (rates.tokens_per_s, rates.prompt_tokens_per_s, rates.steps_per_s) == (2.0, 20.0, 1.0)
     assert (rates.step_s, rates.parts_s["forward"]) == (0.5, 0.5)
     now[0] = 20.0
     assert state.rates().tokens_per_s == 0.0

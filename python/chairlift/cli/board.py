@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from chairlift.cli.picture import COLOURS
+from chairlift.cli.picture import COLOURS, ink
 
 
 @dataclass(slots=True)
@@ -61,7 +61,8 @@ class _Tail:
 
 def chip(number: int) -> Text:
     """Return the coloured number of a request; `number` counts from 0."""
-    return Text(f" {number + 1} ", style=f"bold white on {COLOURS[number % len(COLOURS)]}")
+    colour = COLOURS[number % len(COLOURS)]
+    return Text(f" {number + 1} ", style=f"bold {ink(colour)} on {colour}")
 
 
 def _state(line: Line) -> Text:

@@ -62,12 +62,12 @@ def demo(
     console = Console()
     board = Board([text for text, _ in PROMPTS])
     with _server(model, rows, tokens, batching) as (target, process):
-        cells = asyncio.run(_stream_prompts(console, target, process, board))
+        recorded = asyncio.run(_stream_prompts(console, target, process, board))
     console.print(board.answers())
     labels = {
         f"{i}": f"{line.prompt}  ({line.num_tokens} tokens)" for i, line in enumerate(board.lines)
     }
-    figure = draw(cells, labels, rows)
+    figure = draw(recorded.cells, labels, rows, preempted=recorded.preempted)
     console.print(render_terminal(figure, console.width), "")
     title = f"{len(PROMPTS)} prompts, {rows} rows, {batching} batching"
     try:
@@ -105,8 +105,8 @@ def _server(
 
 async def _stream_prompts(
     console: Console, target: str, process: subprocess.Popen[bytes], board: Board
-) -> list[Cell]:
-    """Send the prompts, shows the answers as they come, and return the recorded cells."""
+) -> "StepRecorder":
+    """Send the prompts, show the answers as they come, and return the recorded steps."""
     from chairlift.client import connect_async, new_start
 
     starts = [
@@ -122,7 +122,7 @@ async def _stream_prompts(
         await _show(console, client, board, starts)
         await recorder.until((await client.load()).num_steps)
         recording.cancel()
-    return recorder.cells
+    return recorder
 
 
 async def _show(
@@ -190,15 +190,26 @@ class StepRecorder:
 
     def __init__(self) -> None:
         self.cells: list[Cell] = []
+        self.preempted: list[tuple[int, str]] = []
+        self._labels: dict[str, str] = {}
         self._last = 0
         self._grown = asyncio.Event()
 
     async def record(self, steps: "AsyncIterator[server_pb2.Step]") -> None:
         """Record steps until the watch ends."""
+        from chairlift.cli.picture_cells import watched_cells
+
         async for step in steps:
             self.cells += [
-                Cell(step.step, row.row, row.request_id, row.num_tokens, row.sampled)
-                for row in step.rows
+                Cell(step.step, row.row, row.request_id, work, row.num_tokens, row.sampled)
+                for row, work in watched_cells(step)
+            ]
+            labels = {row.handle: row.request_id for row in step.rows}
+            self._labels.update(labels)
+            self.preempted += [
+                (step.step, self._labels[handle])
+                for handle in step.preempted_handles
+                if handle in self._labels
             ]
             self._last = step.step
             self._grown.set()

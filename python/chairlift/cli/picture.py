@@ -11,8 +11,9 @@ from enum import StrEnum
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#3aa6a0", "#d4a72c")
-"""One per request, in order of the labels; distinguishable, and readable on white."""
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+"""One per request, in order of the labels: those of Okabe and Ito, which colour-blind readers tell
+apart on a light and on a dark page. From the seventh request on the numbers tell."""
 
 
 class Work(StrEnum):
@@ -22,8 +23,12 @@ class Work(StrEnum):
     """Computed a chunk of its prompt, or recomputed what a preemption lost."""
     DECODE = "decode"
     """Computed one token and drew the next."""
+    VERIFY = "verify"
+    """Computed one token and drafts behind it, and drew as many as were right."""
     FINISH = "finish"
     """Drew its last token."""
+    PREEMPTED = "preempted"
+    """Lost its row after this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class Cell:
     step: int
     row: int
     request_id: str
+    work: Work
     num_tokens: int
     """Computed in this step."""
     sampled: bool
@@ -83,8 +89,7 @@ def draw(
     labels: Mapping[str, str],
     num_rows: int,
     *,
-    running: Collection[str] = (),
-    begun: Collection[str] = (),
+    preempted: Collection[tuple[int, str]] = (),
     numbers: Mapping[str, int] | None = None,
 ) -> Picture:
     """Arrange recorded steps.
@@ -93,13 +98,12 @@ def draw(
         cells: In any order. Cells of requests without a label are left out.
         labels: Labels by request id; their order decides order and colours.
         num_rows: Rows of the batch, empty ones included.
-        running: Request ids that have not ended with their last cell.
-        begun: Request ids that drew tokens before their first cell.
+        preempted: (step, request id) where a request lost its row before the step.
         numbers: Numbers of the requests, for their colours; default: their places in `labels`.
     """
     taken = sorted((s for s in cells if s.request_id in labels), key=lambda s: (s.step, s.row))
     column = {step: i for i, step in enumerate(sorted({cell.step for cell in taken}))}
-    last = {cell.request_id: cell.step for cell in taken}
+    lost = _last_before({(cell.step, cell.request_id) for cell in taken}, preempted)
     open_runs: dict[int, tuple[str, int, list[Work]]] = {}
     runs: list[RowSpan] = []
 
@@ -107,7 +111,6 @@ def draw(
         request_id, first, work = open_runs.pop(row)
         runs.append(RowSpan(row, request_id, first, tuple(work)))
 
-    has_drawn = set(begun)
     for cell in taken:
         at = column[cell.step]
         if cell.row in open_runs:
@@ -115,10 +118,8 @@ def draw(
             if request_id != cell.request_id or first + len(work) != at:
                 close(cell.row)
         _, _, work = open_runs.setdefault(cell.row, (cell.request_id, at, []))
-        is_last = cell.step == last[cell.request_id] and cell.request_id not in running
-        work.append(_work(cell, is_last=is_last, has_drawn=cell.request_id in has_drawn))
-        if cell.sampled:
-            has_drawn.add(cell.request_id)
+        is_lost = (cell.step, cell.request_id) in lost
+        work.append(Work.PREEMPTED if is_lost else cell.work)
     for row in list(open_runs):
         close(row)
     runs.sort(key=lambda run: (run.row, run.first))
@@ -127,15 +128,26 @@ def draw(
     return Picture(num_rows, len(column), tuple(runs), labels, numbers)
 
 
-def _work(cell: Cell, *, is_last: bool, has_drawn: bool) -> Work:
-    if is_last:
-        return Work.FINISH
-    # The step that computes the last chunk of a prompt also draws the first token.
-    is_prefill = not cell.sampled or not has_drawn or cell.num_tokens > 1
-    return Work.PREFILL if is_prefill else Work.DECODE
+def _last_before(
+    cells: Collection[tuple[int, str]], preempted: Collection[tuple[int, str]]
+) -> set[tuple[int, str]]:
+    """Return the last (step, request id) before each preemption."""
+    lost = set()
+    for step, request_id in preempted:
+        before = [at for at, other in cells if other == request_id and at < step]
+        if before:
+            lost.add((max(before), request_id))
+    return lost
 
 
-_GLYPHS = {Work.PREFILL: "╱", Work.DECODE: "─", Work.FINISH: "●"}
+_GLYPHS = {
+    Work.PREFILL: "╱",
+    Work.DECODE: "─",
+    Work.VERIFY: "═",
+    Work.FINISH: "●",
+    Work.PREEMPTED: "\N{MULTIPLICATION SIGN}",
+}
+_ENDS = (Work.FINISH, Work.PREEMPTED)
 
 
 def render_terminal(picture: Picture, width: int) -> RenderableType:
@@ -154,12 +166,13 @@ def terminal_row(picture: Picture, row: int, per_column: int, num_columns: int) 
         colour = picture.colour(run.request_id)
         for i, work in enumerate(run.work):
             at = (run.first + i) // per_column
-            style = f"white on {shade(colour, 0.6) if work is Work.PREFILL else colour}"
+            is_dark = work is Work.PREFILL
+            style = f"white on {shade(colour, 0.6)}" if is_dark else f"{ink(colour)} on {colour}"
             glyph = _GLYPHS[work]
             # Where several steps share a column, the end of a request must not be hidden.
-            if i > 0 and glyphs[at][0] == _GLYPHS[Work.FINISH]:
+            if i > 0 and glyphs[at][0] in (_GLYPHS[end] for end in _ENDS):
                 continue
-            glyphs[at] = (glyph, f"bold {style}" if work is Work.FINISH else style)
+            glyphs[at] = (glyph, f"bold {style}" if work in _ENDS else style)
         start = run.first // per_column
         number = str(picture.number(run.request_id) + 1)
         if len(run.work) > per_column and picture.labels[run.request_id]:
@@ -178,8 +191,10 @@ def _terminal_axis(per_column: int, num_columns: int) -> Text:
 
 
 def _key(picture: Picture) -> Text:
-    words = f"╱ prompt   ─ one token per step   ● last token   {describe_use(picture)}"
-    return Text(words, style="dim")
+    marks = "╱ prompt   ─ one token   ═ checks drafts   ● last token"
+    seen = {work for run in picture.runs for work in run.work}
+    marks += "   \N{MULTIPLICATION SIGN} preempted" if Work.PREEMPTED in seen else ""
+    return Text(f"{marks}\n{describe_use(picture)}", style="dim")
 
 
 def describe_use(picture: Picture) -> str:
@@ -188,6 +203,11 @@ def describe_use(picture: Picture) -> str:
         f"{picture.num_steps} steps, {picture.num_rows} rows, "
         f"{picture.utilization:.0%} of the cells used"
     )
+
+
+def ink(colour: str) -> str:
+    """Return the colour of a number on one of `COLOURS`: white on blue only."""
+    return "#ffffff" if colour == COLOURS[0] else "#111111"
 
 
 def shade(colour: str, factor: float) -> str:

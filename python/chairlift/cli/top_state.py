@@ -33,6 +33,12 @@ class Step:
     parts_s: tuple[float, ...]
     """In the order of `PARTS`."""
     cells: tuple[Cell, ...]
+    num_prompt_tokens: int
+    """Tokens of prompts that it computed."""
+    num_output_tokens: int
+    """Tokens that it gave, accepted drafts included."""
+    preempted: tuple[tuple[int, str], ...]
+    """(step, handle) of requests that lost a row before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,9 @@ class TopState:
 
     def add(self, step: "pb.Step") -> None:
         """Add a step."""
+        from chairlift.cli.picture_cells import watched_cells
+        from chairlift.v1 import server_pb2
+
         if step.step != self._last_step + 1:
             # Steps are missing: one of them may have computed a token.
             self._unbroken_from = step.step
@@ -165,13 +174,25 @@ class TopState:
                 step.step,
                 row.row,
                 row.handle or _anonymous_id(row.row),
+                work,
                 row.num_tokens,
                 row.sampled,
             )
-            for row in step.rows
+            for row, work in watched_cells(step)
         )
         parts_s = tuple(_seconds(getattr(step.times, part)) for part in PARTS)
-        self.steps.append(Step(self._clock(), _seconds(step.duration), parts_s, cells))
+        prefills = [row for row in step.rows if row.work == server_pb2.ROW_WORK_PREFILL]
+        self.steps.append(
+            Step(
+                self._clock(),
+                _seconds(step.duration),
+                parts_s,
+                cells,
+                num_prompt_tokens=sum(row.num_tokens - row.num_drafts for row in prefills),
+                num_output_tokens=sum(row.sampled + row.num_accepted for row in step.rows),
+                preempted=tuple((step.step, handle) for handle in step.preempted_handles),
+            )
+        )
 
     def _next(self, step: int, ended_at: float, row: "pb.StepRow") -> RunningRequest:
         """Return a request's state after a step that includes it."""
@@ -185,8 +206,8 @@ class TopState:
         return RunningRequest(
             row.row,
             row.request_id,
-            num_tokens=row.sampled + (known.num_tokens if known else 0),
-            in_prefill=not (row.sampled and row.num_tokens == 1),
+            num_tokens=row.sampled + row.num_accepted + (known.num_tokens if known else 0),
+            in_prefill=not row.sampled,
             number=known.number if known else self._num_requests - 1,
             token_at=token_at,
             token_step=token_step,
@@ -215,25 +236,18 @@ class TopState:
         recent = [step for step in self.steps if now - step.at <= WINDOW_S]
         span = max(min(WINDOW_S, now - self._since), 1e-3)
         count = max(1, len(recent))
-        sampled = sum(cell.sampled for step in recent for cell in step.cells)
-        computed = sum(cell.num_tokens for step in recent for cell in step.cells)
-        decoded = sum(_is_decode(cell) for step in recent for cell in step.cells)
         means = [sum(step.parts_s[i] for step in recent) / count for i in range(len(PARTS))]
         return Rates(
-            tokens_per_s=sampled / span,
-            prompt_tokens_per_s=(computed - decoded) / span,
+            tokens_per_s=sum(step.num_output_tokens for step in recent) / span,
+            prompt_tokens_per_s=sum(step.num_prompt_tokens for step in recent) / span,
             steps_per_s=len(recent) / span,
             step_s=sum(step.duration_s for step in recent) / count,
             parts_s=dict(zip(PARTS, means, strict=True)),
         )
 
 
-def _is_decode(cell: Cell) -> bool:
-    return cell.sampled and cell.num_tokens == 1
-
-
 def _unnamed(cell: Cell) -> RunningRequest:
-    return RunningRequest(cell.row, "", 0, in_prefill=not _is_decode(cell), number=cell.row)
+    return RunningRequest(cell.row, "", 0, in_prefill=not cell.sampled, number=cell.row)
 
 
 def _anonymous_id(row: int) -> str:

@@ -101,7 +101,7 @@ class TopView:
         words.append(f"{load.num_preemptions:,} preemptions")
         yield "prefix", _bar([("#3aa6a0", hits)], 1.0, width), words
         steps = list(self._state.steps)[-width:]
-        curve = _curve([sum(cell.sampled for cell in step.cells) for step in steps])
+        curve = _curve([step.num_output_tokens for step in steps])
         words = [
             f"{rates.tokens_per_s:,.0f} tokens/s",
             f"{rates.prompt_tokens_per_s:,.0f} of prompts/s",
@@ -125,12 +125,10 @@ class TopView:
         room = max(10, width - _LABEL - len(f"row {num_rows - 1} ") - 1)
         steps = list(state.steps)[-room:]
         cells = [cell for step in steps for cell in step.cells]
-        begun = {cell.request_id for step in steps[:1] for cell in step.cells}
         handles = {cell.request_id: "" for cell in cells}
         numbers = {handle: state.number(handle) for handle in handles}
-        picture = draw(
-            cells, handles, num_rows, running=running_requests.keys(), begun=begun, numbers=numbers
-        )
+        preempted = [lost for step in steps for lost in step.preempted]
+        picture = draw(cells, handles, num_rows, preempted=preempted, numbers=numbers)
         of_row = {request.row: (handle, request) for handle, request in running_requests.items()}
         for row in range(num_rows):
             line = terminal_row(picture, row, 1, picture.num_steps)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from chairlift import _core
 from chairlift.core.events import SampledLogprobs
 from chairlift.core.plan import PlanView
+from chairlift.core.step_rows import StepRows
 from chairlift.engine.runner.model_runner import Launched
 from chairlift.engine.runner.step_inputs import StepInputs
 
@@ -55,9 +56,11 @@ class StepRecord:
     request_ids: NDArray[np.int64]
     """`[R]`"""
     num_tokens: NDArray[np.int32]
-    """`[R]` prompt tokens of a chunk, or 1."""
+    """`[R]` prompt tokens of a chunk, or 1 and its drafts."""
     sampled: NDArray[np.bool_]
     """`[R]` whether the row gave a new token."""
+    done: StepRows
+    """The kind of work of each row, its drafts, its end; and the requests that were preempted."""
 
     @property
     def rows(self) -> list[tuple[int, int, int, bool]]:

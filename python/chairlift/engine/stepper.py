@@ -20,6 +20,7 @@ from chairlift.api.errors import EngineDownError
 from chairlift.api.machine import available_cores
 from chairlift.core.events import NO_LOGPROBS, SampledLogprobs
 from chairlift.core.plan import PlanView
+from chairlift.core.step_rows import StepRows
 from chairlift.engine.bisection import bisect
 from chairlift.engine.core import Core, steps_in_flight
 from chairlift.engine.draft_model import DraftModel
@@ -324,4 +325,5 @@ class Stepper:
             request_ids=self.core.requests.request_ids(step.plan),
             num_tokens=step.plan.num_tokens.copy(),
             sampled=step.plan.sampled(),
+            done=StepRows.of(self.core.scheduler),
         )

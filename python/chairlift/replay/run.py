@@ -21,6 +21,7 @@ from chairlift.api.figures import Run, unwritten_share
 from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import PlanView
 from chairlift.core.scheduler import new_scheduler
+from chairlift.core.step_rows import StepRows
 from chairlift.replay.format import Header, StepTime
 from chairlift.replay.plan_rows import PlanRows, Work
 from chairlift.replay.token_counts import NEVER, TokenCounts
@@ -34,7 +35,7 @@ _ARRIVAL, _CANCEL, _FLUSH = range(3)
 
 Int64Array = NDArray[np.int64]
 
-OnStep = Callable[[PlanView, Int64Array], None]
+OnStep = Callable[[PlanView, Int64Array, StepRows, list[int]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ def replay(
         trace: What arrives when, and how long its answers are.
         settings: Of the scheduler; the trace's own header, or one that differs from it.
         step_time: Moves the clock.
-        on_step: Called with each plan and the requests of its rows, as indices in the trace.
+        on_step: Called with each plan that has run, the requests of its rows, as indices in the
+            trace, what the rows did, and the requests that were preempted before it.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -196,13 +198,16 @@ class _Replay:
         work = self._rows.apply(self._plan)
         if not work.is_repeat:
             self._indices = self._index_of_slot[self._rows.slot[work.sampled_rows]]
-        if self._on_step is not None:
-            view = PlanView.of(self._plan)
-            self._on_step(view, self._index_of_slot[self._rows.slot[view.rows]])
         indices, token_counts = self._indices, self._token_counts
         tokens = self._answers.at(indices, token_counts.num_output(indices))
         self._now += self._step_time.duration(work.num_tokens, work.num_context)
         events = self._core.update(self._now, step, tokens)
+        if self._on_step is not None:
+            view = PlanView.of(self._plan)
+            owners = self._index_of_slot[self._rows.slot[view.rows]]
+            done = StepRows.of(self._core)
+            lost = [self._index_of_id[request_id] for request_id in done.preempted]
+            self._on_step(view, owners, done, lost)
         num_complete = token_counts.count(indices, self._now, is_repeat=work.is_repeat)
         if len(events) != len(indices) + num_complete:
             # A request ended otherwise than by the length of its answer.

@@ -18,11 +18,22 @@ class ServerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SERVER_STATE_SERVING: _ClassVar[ServerState]
     SERVER_STATE_DRAINING: _ClassVar[ServerState]
     SERVER_STATE_DEAD: _ClassVar[ServerState]
+
+class RowWork(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROW_WORK_UNSPECIFIED: _ClassVar[RowWork]
+    ROW_WORK_PREFILL: _ClassVar[RowWork]
+    ROW_WORK_DECODE: _ClassVar[RowWork]
+    ROW_WORK_VERIFY: _ClassVar[RowWork]
 SERVER_STATE_UNSPECIFIED: ServerState
 SERVER_STATE_STARTING: ServerState
 SERVER_STATE_SERVING: ServerState
 SERVER_STATE_DRAINING: ServerState
 SERVER_STATE_DEAD: ServerState
+ROW_WORK_UNSPECIFIED: RowWork
+ROW_WORK_PREFILL: RowWork
+ROW_WORK_DECODE: RowWork
+ROW_WORK_VERIFY: RowWork
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
@@ -239,20 +250,24 @@ class WatchStepsResponse(_message.Message):
     def __init__(self, steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., num_dropped: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("step", "start", "duration", "num_waiting", "rows", "times")
+    __slots__ = ("step", "start", "duration", "num_waiting", "rows", "times", "num_preempted", "preempted_handles")
     STEP_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     DURATION_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     step: int
     start: _duration_pb2.Duration
     duration: _duration_pb2.Duration
     num_waiting: int
     rows: _containers.RepeatedCompositeFieldContainer[StepRow]
     times: StepTimes
-    def __init__(self, step: _Optional[int] = ..., start: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., num_waiting: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[StepRow, _Mapping]]] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ...) -> None: ...
+    num_preempted: int
+    preempted_handles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, step: _Optional[int] = ..., start: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., num_waiting: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[StepRow, _Mapping]]] = ..., times: _Optional[_Union[StepTimes, _Mapping]] = ..., num_preempted: _Optional[int] = ..., preempted_handles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StepTimes(_message.Message):
     __slots__ = ("schedule", "inputs", "forward", "sample", "update")
@@ -269,18 +284,26 @@ class StepTimes(_message.Message):
     def __init__(self, schedule: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inputs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., forward: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., update: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class StepRow(_message.Message):
-    __slots__ = ("row", "handle", "request_id", "num_tokens", "sampled")
+    __slots__ = ("row", "handle", "request_id", "num_tokens", "sampled", "work", "num_drafts", "num_accepted", "finished")
     ROW_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     row: int
     handle: str
     request_id: str
     num_tokens: int
     sampled: bool
-    def __init__(self, row: _Optional[int] = ..., handle: _Optional[str] = ..., request_id: _Optional[str] = ..., num_tokens: _Optional[int] = ..., sampled: bool = ...) -> None: ...
+    work: RowWork
+    num_drafts: int
+    num_accepted: int
+    finished: bool
+    def __init__(self, row: _Optional[int] = ..., handle: _Optional[str] = ..., request_id: _Optional[str] = ..., num_tokens: _Optional[int] = ..., sampled: bool = ..., work: _Optional[_Union[RowWork, str]] = ..., num_drafts: _Optional[int] = ..., num_accepted: _Optional[int] = ..., finished: bool = ...) -> None: ...
 
 class PlanMemoryRequest(_message.Message):
     __slots__ = ("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory", "swap_memory", "max_adapters", "max_adapter_rank")

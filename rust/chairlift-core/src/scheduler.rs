@@ -36,6 +36,7 @@ mod reserved_rows;
 mod sequence_group;
 mod states;
 mod step;
+mod step_record;
 mod waiting;
 mod yielding;
 
@@ -52,6 +53,7 @@ pub use self::{
     explain::{Explanation, RequestState},
     load::Load,
     step::Next,
+    step_record::{RowRecord, RowWork, StepRecord},
 };
 pub use crate::ids::StepId;
 use crate::{
@@ -71,6 +73,11 @@ use chairlift_text::TokenTable;
 #[derive(Clone, Copy, Debug)]
 struct Item {
     slot: Slot,
+    row: Row,
+    /// It computes its last sampled token, not a part of its prompt.
+    is_decode: bool,
+    /// Tokens without drafts.
+    num_tokens: u32,
     /// Sample slots: none, one, or one more than drafts.
     num_samples: u32,
     /// Log probabilities of its prompt.
@@ -87,6 +94,7 @@ struct Step {
     items: Vec<Item>,
     work: Work,
     planned_at: Nanos,
+    preempted: Vec<RequestId>,
 }
 
 /// Owns requests, rows and KV blocks; decides which tokens each step computes.
@@ -120,6 +128,9 @@ pub struct Scheduler {
     in_flight: VecDeque<Step>,
     spare_items: Vec<Vec<Item>>,
     num_steps: u64,
+    /// Since the last plan.
+    preempted: Vec<RequestId>,
+    last_step: StepRecord,
     /// How long steps take, and when the last ended.
     costs: CostModel,
     last_update: Nanos,
@@ -167,6 +178,8 @@ impl Scheduler {
             in_flight: VecDeque::with_capacity(config.steps_in_flight),
             spare_items: Vec::new(),
             num_steps: 0,
+            preempted: Vec::new(),
+            last_step: StepRecord::default(),
             costs: CostModel::default(),
             last_update: 0,
             events: Events::default(),

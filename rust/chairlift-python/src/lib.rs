@@ -35,6 +35,7 @@ mod scale;
 mod scheduler;
 mod scoring;
 mod sequence_draws;
+mod step_record;
 mod text;
 mod waits;
 

@@ -9,7 +9,7 @@ use chairlift_core::{
     scheduler::{self, Change, Next, Schedule, StepId, Stopping},
 };
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
-use pyo3::{exceptions::PyValueError, prelude::*};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 
 use crate::{
     drafts::{self, Drafts, Undrafted},
@@ -17,6 +17,7 @@ use crate::{
     events::{Buffers, Events, end_reason},
     load::Load,
     new_request::NewRequest,
+    step_record,
     text::{StopRegex, TokenTable},
     waits::Waiting,
 };
@@ -264,6 +265,13 @@ impl Scheduler {
         let failed = self.inner.fail(now, StepId(step), &failing);
         failed.map_err(error::step)?;
         Ok(self.take_events())
+    }
+
+    fn last_step<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Vec<u64>) {
+        let record = self.inner.last_step();
+        let preempted = record.preempted.iter().map(|&RequestId(id)| id);
+        let rows = PyBytes::new(py, &step_record::packed(record));
+        (rows, preempted.collect())
     }
 
     fn take_events(&mut self) -> Events {

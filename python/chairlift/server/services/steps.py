@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from chairlift.core.step_rows import RowWork
 from chairlift.server.calls.registry import Registry, RequestNames
 from chairlift.server.rpc.status import duration
 from chairlift.v1 import server_pb2 as pb
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 CAPACITY_BYTES: Final = 2**20
 """Size of a tenant's ring, and hence of a message; gRPC clients accept four times as much."""
+
+_WORK: Final = {
+    RowWork.PREFILL: pb.ROW_WORK_PREFILL,
+    RowWork.DECODE: pb.ROW_WORK_DECODE,
+    RowWork.VERIFY: pb.ROW_WORK_VERIFY,
+}
 
 
 def _parts(times: "StepTimes") -> list[tuple[str, float]]:
@@ -130,7 +137,8 @@ class StepFeeds:
     def add(self, record: "StepRecord") -> None:
         """Add a step that the engine has finished; called on the event loop."""
         names = [self._live.names(engine_id) for engine_id in record.request_ids.tolist()]
-        tenants = {name.tenant for name in names if name is not None}
+        preempted = [self._live.names(engine_id) for engine_id in record.done.preempted]
+        tenants = {name.tenant for name in (*names, *preempted) if name is not None}
         nameless = None
         for tenant, ring in self._rings.items():
             if tenant in tenants:
@@ -149,10 +157,35 @@ class StepFeeds:
             duration=duration(record.duration_s),
             num_waiting=record.num_waiting,
             times=pb.StepTimes(**{k: duration(v) for k, v in _parts(record.times)}),
+            num_preempted=len(record.done.preempted),
+            preempted_handles=self._own(record.done.preempted, tenant),
         )
-        for (row, _, num_tokens, sampled), name in zip(record.rows, names, strict=True):
-            entry = step.rows.add(row=row, num_tokens=num_tokens, sampled=sampled)
+        done = record.done
+        columns = zip(
+            record.rows,
+            done.work.tolist(),
+            done.num_drafts.tolist(),
+            done.num_accepted.tolist(),
+            done.finished.tolist(),
+            names,
+            strict=True,
+        )
+        for (row, _, num_tokens, sampled), work, drafts, accepted, finished, name in columns:
+            entry = step.rows.add(
+                row=row,
+                num_tokens=num_tokens,
+                sampled=sampled,
+                work=_WORK[work],
+                num_drafts=drafts,
+                num_accepted=accepted,
+                finished=finished,
+            )
             if name is not None and name.tenant == tenant:
                 entry.handle, entry.request_id = name.handle, name.request_id
         encoded: bytes = pb.WatchStepsResponse(steps=[step]).SerializeToString()
         return encoded
+
+    def _own(self, engine_ids: list[int], tenant: str | None) -> list[str]:
+        """Return the handles of a tenant's requests among some."""
+        names = [self._live.names(engine_id) for engine_id in engine_ids]
+        return [name.handle for name in names if name is not None and name.tenant == tenant]

@@ -48,14 +48,19 @@ impl Scheduler {
         let began = step.planned_at.max(self.last_update);
         self.costs.observe(step.work, now.saturating_sub(began));
         self.last_update = now;
+        self.record_step(&step.items, step.preempted);
         let (mut first_slot, mut first_score) = (0, 0);
-        for &item in &step.items {
+        for (index, &item) in step.items.iter().enumerate() {
             let end = first_slot + item.num_samples as usize;
             let samples = Samples {
                 tokens: &sampled[first_slot..end],
                 first_slot,
             };
-            self.complete(now, item, samples, first_score);
+            let was_live = self.is_live_item(item);
+            let num_accepted = self.complete(now, item, samples, first_score);
+            let is_finished = was_live && !self.is_live_item(item);
+            let row = &mut self.last_step.rows[index];
+            (row.num_accepted, row.is_finished) = (num_accepted, is_finished);
             first_slot = end;
             first_score += item.num_scores as usize;
         }
@@ -65,12 +70,18 @@ impl Scheduler {
     }
 
     /// One request's part of a step that succeeded. Its full blocks become known only now, when they are written;
-    /// those of a row that was not finite never do.
-    fn complete(&mut self, now: Nanos, item: Item, samples: Samples<'_>, first_score: usize) {
+    /// those of a row that was not finite never do. Returns how many drafts the answer took.
+    fn complete(
+        &mut self,
+        now: Nanos,
+        item: Item,
+        samples: Samples<'_>,
+        first_score: usize,
+    ) -> u32 {
         let vocab_size = self.config.vocab_size;
         if !self.leave_step(item) {
             self.kv.drop_state(item.saved);
-            return;
+            return 0;
         }
         let request = live(&mut self.requests, item.slot);
         let is_token =
@@ -88,7 +99,7 @@ impl Scheduler {
             let failure = failure(sampled[0]);
             self.kv.drop_state(item.saved);
             self.end(now, item.slot, EndReason::Failed(failure));
-            return;
+            return 0;
         }
         request.comes_back = false;
         self.send_prompt(item, first_score);
@@ -109,9 +120,12 @@ impl Scheduler {
         let request = live(&mut self.requests, item.slot);
         self.kv
             .trim(&mut request.table, request.tokens.len(), item.end);
-        if has_samples {
-            self.accept(now, item.slot, Samples { tokens, ..samples }, has_drafts);
+        if !has_samples {
+            return 0;
         }
+        let samples = Samples { tokens, ..samples };
+        let num_taken = self.accept(now, item.slot, samples, has_drafts);
+        num_taken.saturating_sub(1) as u32
     }
 
     /// Sends what a step adds to a prompt that is asked for.
@@ -141,8 +155,8 @@ impl Scheduler {
         is_live
     }
 
-    /// Appends sampled tokens to a request, up to the one that ends it.
-    fn accept(&mut self, now: Nanos, slot: Slot, samples: Samples<'_>, has_drafts: bool) {
+    /// Appends sampled tokens to a request, up to the one that ends it; returns how many.
+    fn accept(&mut self, now: Nanos, slot: Slot, samples: Samples<'_>, has_drafts: bool) -> usize {
         let Samples { tokens, first_slot } = samples;
         let request = live(&mut self.requests, slot);
         let text_start = self.events.text.len();
@@ -179,6 +193,7 @@ impl Scheduler {
         if let Some(reason) = end {
             self.end(now, slot, reason);
         }
+        num_taken
     }
 
     /// Rolls a failed step back, and with it the later step in flight, which read what this one wrote: neither is to be
@@ -204,7 +219,16 @@ impl Scheduler {
             request.is_some_and(|request| request.in_flight > 0 || request.comes_back)
         };
         let mut named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
+        let (mut is_oldest, mut was_live) = (true, Vec::new());
+        let mut preempted = Vec::new();
         while let Some(step) = self.in_flight.pop_front() {
+            preempted.extend(step.preempted);
+            if is_oldest {
+                self.record_step(&step.items, Vec::new());
+                let items = step.items.iter().copied().enumerate();
+                was_live = items.filter(|&(_, item)| self.is_live_item(item)).collect();
+                is_oldest = false;
+            }
             for &item in &step.items {
                 self.kv.drop_state(item.saved);
                 self.leave_step(item);
@@ -218,6 +242,10 @@ impl Scheduler {
             if request.is_some_and(|request| failing.contains(&request.owner)) {
                 self.end(now, slot, EndReason::Failed(Failure::StepFailed));
             }
+        }
+        self.last_step.preempted = preempted;
+        for (index, item) in was_live {
+            self.last_step.rows[index].is_finished = !self.is_live_item(item);
         }
         named.retain(|&slot| {
             let request = self.requests[slot as usize].as_ref();

@@ -180,6 +180,7 @@ impl Scheduler {
         request.yields_from = request.tokens.len() + LEAST_PROGRESS;
         request.stats.num_preemptions += 1;
         self.num_preemptions += 1;
+        self.preempted.push(request.owner);
         self.wait(slot, Origin::Preempted);
     }
 

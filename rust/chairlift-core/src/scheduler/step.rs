@@ -241,6 +241,9 @@ impl<'a> StepBuilder<'a> {
         request.in_flight += 1;
         self.items.push(Item {
             slot,
+            row,
+            is_decode: samples && count == 1 && start >= request.num_prompt,
+            num_tokens: count as u32,
             num_samples: u32::from(samples),
             num_scores: num_scores as u32,
             end,
@@ -275,6 +278,7 @@ impl<'a> StepBuilder<'a> {
             items: self.items,
             work: self.work,
             planned_at: self.now,
+            preempted: std::mem::take(&mut scheduler.preempted),
         });
         Next::Run(id)
     }

@@ -16,6 +16,7 @@ mod scenarios;
 mod shared_blocks;
 mod shares;
 mod states;
+mod step_records;
 mod suspended;
 mod swap;
 mod windows;

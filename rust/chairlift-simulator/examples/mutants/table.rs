@@ -206,8 +206,8 @@ mutants! { MUTANTS of "chairlift-core":
     ended_stays_queued, "vllm#52969", "an aborted request is still in the queue", "scheduler/end.rs":
         "        self.stop_waiting(slot);\n" => "";
     completes_the_ended, "vllm#43226", "a step completes a request that was aborted", "scheduler/outcome.rs":
-        "        if !self.leave_step(item) {\n            self.kv.drop_state(item.saved);\n            return;\n        }" =>
-        "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            self.kv.drop_state(item.saved);\n            return;\n        }";
+        "        if !self.leave_step(item) {\n            self.kv.drop_state(item.saved);\n            return 0;\n        }" =>
+        "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            self.kv.drop_state(item.saved);\n            return 0;\n        }";
     ids_repeat, "vllm#10583", "an id is given out twice", "scheduler/add.rs":
         "        self.num_added += 1;\n" => "";
     stale_abort, "vllm#23697", "an abort of an ended request ends the request that has its slot now", "scheduler.rs":
@@ -353,7 +353,7 @@ mutants! { MUTANTS of "chairlift-core":
         "                self.kv.drop_state(item.saved);\n                self.leave_step(item);" =>
         "                let request = live(&mut self.requests, item.slot);\n                if let Some(saved) = item.saved {\n                    if request.is_live() {\n                        self.kv.publish(&mut request.table, &request.tokens, item.end);\n                        self.kv.publish_state(&mut request.table, saved, item.end, false);\n                    } else {\n                        self.kv.drop_state(item.saved);\n                    }\n                }\n                self.leave_step(item);";
     state_of_an_ended_request_leaks, "-", "memory for the state of a request that has ended stays reserved", "scheduler/outcome.rs":
-        "            self.kv.drop_state(item.saved);\n            return;\n        }\n        let request" => "            return;\n        }\n        let request";
+        "            self.kv.drop_state(item.saved);\n            return 0;\n        }\n        let request" => "            return 0;\n        }\n        let request";
     equal_state_leaks, "-", "memory for a state that is known already stays reserved", "kv_cache/snapshots.rs":
         "            self.give_back(snapshot);\n            return;" => "            return;";
     state_in_flight_is_given_out, "-", "two steps write to one snapshot", "kv_cache/snapshots.rs":
