@@ -95,26 +95,16 @@ impl Queue {
         let preempted = self.preempted.first();
         preempted
             .map(Place::request)
-            .or_else(|| self.first_new(|_, _| true))
+            .or_else(|| self.first_new(|_| true))
     }
 
-    /// The new request that is next if only these may go, of the first of each tenant: that of the tenant that was served
-    /// least; of equals the one that has to start first.
-    pub(crate) fn first_new(
-        &self,
-        may_go: impl Fn(Tenant, RequestId) -> bool,
-    ) -> Option<RequestId> {
+    /// The new request that is next if only these tenants may have one: of the tenant that was served least; of equals of
+    /// the one whose first has to start first.
+    pub(crate) fn first_new(&self, may_go: impl Fn(Tenant) -> bool) -> Option<RequestId> {
         let contenders = self.contenders.iter().copied();
-        let firsts = contenders.map(|tenant| {
-            (
-                self.shares.served(tenant),
-                self.line(tenant).first(),
-                tenant,
-            )
-        });
-        let firsts = firsts.filter(|&(_, first, tenant)| {
-            first.is_some_and(|place| may_go(tenant, place.request()))
-        });
+        let contenders = contenders.filter(|&tenant| may_go(tenant));
+        let firsts =
+            contenders.map(|tenant| (self.shares.served(tenant), self.line(tenant).first()));
         firsts.min()?.1.map(Place::request)
     }
 

@@ -1,7 +1,7 @@
 //! Rows that tenants beyond their share yield to requests of tenants below it: in time, no more than they have beyond it, and
 //! not without progress between two preemptions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use chairlift_core::policy::Policy;
 
@@ -102,18 +102,19 @@ impl World {
             return Ok(());
         }
         let usage = self.row_usage();
+        let passes = self.reserves_rows();
+        let next = live().filter(|&index| {
+            let client = &self.clients[index];
+            client.is_fresh() && (!passes || !usage.has_share(client.tenant))
+        });
+        let next: Vec<_> = next.collect();
         let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
-        let fresh = live().filter(|&index| self.clients[index].is_fresh());
-        let (next, wide): (Vec<_>, Vec<_>) = fresh
-            .partition(|&index| usage.stays_within(self.clients[index].tenant, num_rows(index)));
-        // The first request of a tenant may be any of them, and may take more than its share.
-        let tenant = |index: &usize| self.clients[*index].tenant;
-        let wide: BTreeSet<_> = wide.iter().map(tenant).collect();
-        let has_next = next.iter().any(|index| !wide.contains(&tenant(index)));
+        let is_within =
+            |&index: &usize| usage.stays_within(self.clients[index].tenant, num_rows(index));
         let Some(most) = next.iter().map(|&index| num_rows(index)).max() else {
             return Ok(());
         };
-        if !has_next || !self.have_blocks(&next) {
+        if !next.iter().all(is_within) || !self.have_blocks(&next) {
             return Ok(());
         }
         let num_free = config.max_num_seqs - self.scheduler.load().num_rows_held;

@@ -58,3 +58,9 @@ fn a_million_steps_under_faults_break_nothing_and_meet_everything() {
 fn the_same_events_make_the_same_run() {
     hunt(0..64, true);
 }
+
+/// 1318: a preempted sequence that needed all blocks waited for more than there are.
+#[test]
+fn seeds_that_have_failed_pass() {
+    hunt(1318..1319, false);
+}

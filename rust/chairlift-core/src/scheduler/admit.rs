@@ -168,10 +168,11 @@ impl Scheduler {
     /// Blocks that must be free beside those of a request that is admitted, where so many run.
     ///
     /// A preempted request resumes only when every request that runs, itself included, could take one more token;
-    /// otherwise it would lose its row again at once and compute the same tokens over and over.
+    /// otherwise it would lose its row again at once and compute the same tokens over and over. Where none runs it needs no
+    /// more than its own blocks, which may be all that there are.
     pub(super) fn headroom(&self, slot: Slot, num_running: usize) -> usize {
         let request = self.request(slot);
-        if request.is_preempted() {
+        if request.is_preempted() && num_running > 0 {
             let own = self.kv.room_for_next(request.tokens.len());
             num_running * self.kv.num_groups() + own
         } else {

@@ -34,7 +34,7 @@ impl StepBuilder<'_> {
         let Some(usage) = self.usage_that_reserves_rows(head) else {
             return Some(head);
         };
-        let passes = |tenant, _| !usage.has_share(tenant);
+        let passes = |tenant| !usage.has_share(tenant);
         let scheduler = &self.scheduler;
         slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)
     }

@@ -35,10 +35,10 @@ pub(super) struct Claim {
 }
 
 impl Scheduler {
-    /// The request that may claim what tenants have beyond their share: the first that was preempted, or else the new one
-    /// that is next, of those whose sequences all stay within the share of their tenant.
+    /// The request that may claim what tenants have beyond their share: of tenants below it the first that was preempted, or
+    /// else the new one that is next, if all of its sequences stay within the share.
     ///
-    /// It passes a request with more sequences than that: such a request takes none of what others yield.
+    /// Where rows are reserved, such a new request passes others anyway; elsewhere it has to be the first of all.
     pub(super) fn claimant(&self, usage: &RowUsage) -> Option<Slot> {
         let stays_within = |&slot: &Slot| {
             let request = self.request(slot);
@@ -47,8 +47,10 @@ impl Scheduler {
         let slot = |id| slot_of(&self.requests, id);
         let mut preempted = self.queue.preempted().filter_map(slot);
         preempted.find(stays_within).or_else(|| {
-            let may_go = |_, id| slot(id).is_some_and(|slot| stays_within(&slot));
-            self.queue.first_new(may_go).and_then(slot)
+            let passes = self.reserves_rows();
+            let may_go = |tenant| !passes || !usage.has_share(tenant);
+            let first = self.queue.first_new(may_go).and_then(slot);
+            first.filter(stays_within)
         })
     }
 

@@ -135,21 +135,3 @@ fn one_of_many_of_a_caller_stands_behind_what_comes_a_little_later() {
     }
     assert_eq!(driver.step(), "I1* Q1* J1*");
 }
-
-#[test]
-fn a_request_beyond_the_share_of_its_tenant_does_not_hide_those_of_later_tenants() {
-    let mut driver = driver(Policy::Continuous);
-    // The quiet tenant is the one that was served most, so that the wide request is before its next.
-    driver.add_request('q', of("quiet", 60, 1));
-    for name in 'A'..='H' {
-        driver.add_request(name, of("greedy", 1, 40));
-    }
-    for _ in 0..5 {
-        driver.step();
-    }
-    driver.add_request('W', several("wide", 1, 9, 5));
-    driver.add_request('Q', of("quiet", 1, 1));
-    let step = driver.step();
-    assert!(step.ends_with("Q1*"), "{step}");
-    assert_eq!((num_in(&step, 'A'), num_in(&step, 'W')), (1, 0), "{step}");
-}

@@ -4,7 +4,7 @@ use crate::table::{Mutant, mutants};
 
 mutants! { OF_TENANTS of "chairlift-core":
     a_flood_goes_first, "-", "the first request is admitted first, whatever its tenant was served", "queue.rs":
-        "self.shares.served(tenant),\n" => "0 * self.shares.served(tenant),\n";
+        "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
     who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "queue/shares.rs":
         "entry.served = entry.served.max(floor);" => "let _ = floor;";
     reserved_rows_go_to_the_flood, "-", "a flood takes the rows that are reserved for tenants below their share", "scheduler/reserved_rows.rs":
@@ -43,8 +43,6 @@ mutants! { OF_TENANTS of "chairlift-core":
         "if !can_reserve || is_left {" => "if !can_reserve || is_left || request.is_preempted() {";
     a_group_is_one_request, "-", "a request with many sequences claims rows beyond its share", "scheduler/yielding.rs":
         "!usage.has_share_beside(request.tenant, request.num_rows() - 1)" => "!usage.has_share_beside(request.tenant, 0)";
-    a_wide_request_hides_others, "-", "a request beyond the share of its tenant hides those of tenants behind it", "scheduler/yielding.rs":
-        "self.queue.first_new(may_go).and_then(slot)" => "self.queue.first_new(|_, _| true).filter(|&id| may_go(0, id)).and_then(slot)";
     parted_sequences_still_wait, "-", "a sibling without a row still waits for its parent", "scheduler/yielding.rs":
         "live(&mut self.requests, parent).num_siblings -= 1;" => "live(&mut self.requests, parent).num_siblings -= 1; live(&mut self.requests, slot).parent = Some(parent);";
     parted_sequences_are_counted, "-", "a parent waits for a row of a sibling that left it", "scheduler/yielding.rs":
