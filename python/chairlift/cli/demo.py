@@ -201,7 +201,7 @@ class StepRecorder:
 
         async for step in steps:
             self.cells += [
-                Cell(step.step, row.row, row.request_id, work, row.num_tokens, row.sampled)
+                Cell(step.step, row.row, row.request_id, work, row.sampled)
                 for row, work in watched_cells(step)
             ]
             labels = {row.handle: row.request_id for row in step.rows}

@@ -4,7 +4,9 @@ Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative 
 schedule iteration by iteration; this draws the result from step records.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -39,8 +41,6 @@ class Cell:
     row: int
     request_id: str
     work: Work
-    num_tokens: int
-    """Computed in this step."""
     sampled: bool
     """Whether a token was drawn."""
 
@@ -103,7 +103,7 @@ def draw(
     """
     taken = sorted((s for s in cells if s.request_id in labels), key=lambda s: (s.step, s.row))
     column = {step: i for i, step in enumerate(sorted({cell.step for cell in taken}))}
-    lost = _last_before({(cell.step, cell.request_id) for cell in taken}, preempted)
+    lost = _last_before(taken, preempted)
     open_runs: dict[int, tuple[str, int, list[Work]]] = {}
     runs: list[RowSpan] = []
 
@@ -118,8 +118,7 @@ def draw(
             if request_id != cell.request_id or first + len(work) != at:
                 close(cell.row)
         _, _, work = open_runs.setdefault(cell.row, (cell.request_id, at, []))
-        is_lost = (cell.step, cell.request_id) in lost
-        work.append(Work.PREEMPTED if is_lost else cell.work)
+        work.append(Work.PREEMPTED if cell in lost else cell.work)
     for row in list(open_runs):
         close(row)
     runs.sort(key=lambda run: (run.row, run.first))
@@ -128,15 +127,28 @@ def draw(
     return Picture(num_rows, len(column), tuple(runs), labels, numbers)
 
 
-def _last_before(
-    cells: Collection[tuple[int, str]], preempted: Collection[tuple[int, str]]
-) -> set[tuple[int, str]]:
-    """Return the last (step, request id) before each preemption."""
+def _last_before(cells: Sequence[Cell], preempted: Collection[tuple[int, str]]) -> set[Cell]:
+    """Return the last cell before each preemption, of cells in the order of their steps.
+
+    Where a request has several rows, one for each answer, those that lost theirs are not in the
+    step of the preemption, and were in a step last.
+    """
+    of_request: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        of_request[cell.request_id].append(cell)
     lost = set()
-    for step, request_id in preempted:
-        before = [at for at, other in cells if other == request_id and at < step]
-        if before:
-            lost.add((max(before), request_id))
+    for (step, request_id), count in Counter(preempted).items():
+        own = of_request[request_id]
+        start = bisect_left(own, step, key=lambda cell: cell.step)
+        end = bisect_right(own, step, lo=start, key=lambda cell: cell.step)
+        going_on = {cell.row for cell in own[start:end]}
+        found: set[int] = set()
+        while start > 0 and len(found) < count:
+            start -= 1
+            cell = own[start]
+            if cell.row not in going_on | found and cell.work is not Work.FINISH:
+                found.add(cell.row)
+                lost.add(cell)
     return lost
 
 

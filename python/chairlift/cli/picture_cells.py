@@ -13,6 +13,9 @@ _WORK = {
 
 
 def watched_cells(step: pb.Step) -> Iterator[tuple[pb.StepRow, Work]]:
-    """Yield the rows of a step with their marks; an end counts before the kind of work."""
+    """Yield the rows of a step with their marks; an end counts before the kind of work.
+
+    A kind that only newer servers know is drawn as a decode.
+    """
     for row in step.rows:
-        yield row, Work.FINISH if row.finished else _WORK[row.work]
+        yield row, Work.FINISH if row.finished else _WORK.get(row.work, Work.DECODE)

@@ -152,6 +152,8 @@ def _legend(picture: Picture, y: float) -> list[str]:
         )
         parts.append(_text(_LEFT + 28, middle, label))
     words = "hatched: prompt · plain: one token · striped: checks drafts · dot: the last token"
+    if any(Work.PREEMPTED in run.work for run in picture.runs):
+        words += " · cross: preempted"
     parts.append(_text(_LEFT, y - 30, words, tone="quiet", size=12))
     return parts
 

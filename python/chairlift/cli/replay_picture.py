@@ -47,12 +47,10 @@ class FirstSteps:
             return
         self._num_steps += 1
         step = self._num_steps
-        columns = (plan.rows, indices, plan.num_tokens, plan.sampled(), done.work, done.finished)
-        for row, index, num_tokens, sampled, work, finished in zip(
-            *(c.tolist() for c in columns), strict=True
-        ):
+        columns = (plan.rows, indices, plan.sampled(), done.work, done.finished)
+        for row, index, sampled, work, finished in zip(*(c.tolist() for c in columns), strict=True):
             mark = Work.FINISH if finished else _WORK[work]
-            self._cells.append(Cell(step, row, str(index), mark, num_tokens, sampled))
+            self._cells.append(Cell(step, row, str(index), mark, sampled))
         self._preempted += [(step, str(index)) for index in preempted]
 
     def picture(self, num_steps: int, width: int) -> RenderableType:
@@ -64,7 +62,7 @@ class FirstSteps:
             cells,
             {str(index): str(index + 1) for index in seen},
             1 + max((cell.row for cell in cells), default=0),
-            preempted=self._preempted,
+            preempted=[(step, lost) for step, lost in self._preempted if step <= num_steps],
             numbers={str(index): self._tenants[index] if is_shared else index for index in seen},
         )
         return render_terminal(picture, width)

@@ -175,7 +175,6 @@ class TopState:
                 row.row,
                 row.handle or _anonymous_id(row.row),
                 work,
-                row.num_tokens,
                 row.sampled,
             )
             for row, work in watched_cells(step)
