@@ -810,9 +810,9 @@ class Scheduler:
         """Tells what the step did that ended last.
 
         Returns:
-            int32 `[R, 6]` in the order of the plan's rows: row, work (0 prefill, 1 decode, 2 verify
-            of drafts), tokens, drafts, accepted drafts, whether the row finished; and the requests
-            that were preempted for the step, an entry per sequence.
+            int32 `[R, 4]` in the order of the plan's rows: work (0 prefill, 1 decode, 2 verify of
+            drafts), drafts, accepted drafts, whether the row finished; and the requests that were
+            preempted for the step, an entry per sequence.
         """
 
     def fail(self, now: int, step: int, failing: Sequence[int]) -> Events:

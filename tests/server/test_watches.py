@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from chairlift.api.types import Sampling, Stopping
-from chairlift.server.calls.registry import Registry
+from chairlift.server.calls.registry import Registry, RequestNames
 from chairlift.server.services import steps
 from chairlift.server.services.server_service import MAX_WATCHES
 from chairlift.v1 import server_pb2, server_pb2_grpc
@@ -61,6 +63,26 @@ async def test_a_step_is_encoded_once_for_all_tenants_without_a_row_in_it(
         assert [step.step for step in first.steps] == [record.step for record in records]
         assert all(other == first for other in others)
     assert len(made) == len(records)
+
+
+async def test_all_learn_how_many_were_preempted_and_a_tenant_which_of_its_own(records):
+    names = {
+        7: RequestNames(engine_id=7, handle="h7", request_id="r", tenant="ann"),
+        8: RequestNames(engine_id=8, handle="h8", request_id="r", tenant="bob"),
+    }
+    feeds = steps.StepFeeds(SimpleNamespace(names=names.get), started_ns=0)
+    record = replace(records[0], done=records[0].done._replace(preempted=[7, 8, 9]))
+    found = {}
+    async with AsyncExitStack() as stack:
+        watchers = {
+            tenant: stack.enter_context(feeds.watch(tenant, lambda _callback: lambda: None))
+            for tenant in ("ann", "bob", "eve")
+        }
+        feeds.add(record)
+        for tenant, watcher in watchers.items():
+            (step,) = decoded(await watcher.take()).steps
+            found[tenant] = step.num_preempted, list(step.preempted_handles)
+    assert found == {"ann": (3, ["h7"]), "bob": (3, ["h8"]), "eve": (3, [])}
 
 
 async def test_what_is_kept_for_a_slow_watcher_is_bounded_in_bytes(

@@ -38,7 +38,6 @@ class StepRows(NamedTuple):
     def of(cls, scheduler: _core.Scheduler) -> "StepRows":
         """Read the record of the step that ended last."""
         packed, preempted = scheduler.last_step()
-        _, work, _, num_drafts, num_accepted, finished = (
-            np.frombuffer(packed, dtype=np.int32).reshape(-1, 6).T
-        )
+        columns = np.frombuffer(packed, dtype=np.int32).reshape(-1, 4).T
+        work, num_drafts, num_accepted, finished = columns
         return cls(work, num_drafts, num_accepted, finished.astype(np.bool_), preempted)

@@ -270,7 +270,7 @@ impl Scheduler {
     fn last_step<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Vec<u64>) {
         let record = self.inner.last_step();
         let preempted = record.preempted.iter().map(|&RequestId(id)| id);
-        let rows = PyBytes::new(py, &step_record::packed(record));
+        let rows = PyBytes::new(py, bytemuck::cast_slice(&step_record::packed(record)));
         (rows, preempted.collect())
     }
 

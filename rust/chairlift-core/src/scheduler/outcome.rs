@@ -208,7 +208,10 @@ impl Scheduler {
         step: StepId,
         failing: &[RequestId],
     ) -> Result<(), StepError> {
-        self.check_oldest(step)?;
+        let oldest = self.check_oldest(step)?.items.clone();
+        self.record_step(&oldest, Vec::new());
+        let items = oldest.into_iter().enumerate();
+        let was_live: Vec<_> = items.filter(|&(_, item)| self.is_live_item(item)).collect();
         // What it should have copied is anything.
         self.kv.forget_swaps();
         for request in self.requests.iter_mut().flatten() {
@@ -219,16 +222,8 @@ impl Scheduler {
             request.is_some_and(|request| request.in_flight > 0 || request.comes_back)
         };
         let mut named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
-        let (mut is_oldest, mut was_live) = (true, Vec::new());
-        let mut preempted = Vec::new();
         while let Some(step) = self.in_flight.pop_front() {
-            preempted.extend(step.preempted);
-            if is_oldest {
-                self.record_step(&step.items, Vec::new());
-                let items = step.items.iter().copied().enumerate();
-                was_live = items.filter(|&(_, item)| self.is_live_item(item)).collect();
-                is_oldest = false;
-            }
+            self.last_step.preempted.extend(step.preempted);
             for &item in &step.items {
                 self.kv.drop_state(item.saved);
                 self.leave_step(item);
@@ -243,7 +238,6 @@ impl Scheduler {
                 self.end(now, slot, EndReason::Failed(Failure::StepFailed));
             }
         }
-        self.last_step.preempted = preempted;
         for (index, item) in was_live {
             self.last_step.rows[index].is_finished = !self.is_live_item(item);
         }

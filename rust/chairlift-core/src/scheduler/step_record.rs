@@ -44,12 +44,11 @@ impl RowRecord {
     /// A row of a step before its tokens are known.
     pub(super) fn of(item: &Item) -> Self {
         let num_drafts = item.num_samples.saturating_sub(1);
-        let work = match num_drafts {
-            0 if item.is_decode => RowWork::Decode,
-            0 => RowWork::Prefill,
-            // The last chunk of a prompt can have drafts behind it.
-            _ if item.is_decode => RowWork::Verify,
-            _ => RowWork::Prefill,
+        // The last chunk of a prompt can have drafts behind it.
+        let work = match (item.is_decode, num_drafts) {
+            (false, _) => RowWork::Prefill,
+            (true, 0) => RowWork::Decode,
+            (true, _) => RowWork::Verify,
         };
         Self {
             row: item.row,

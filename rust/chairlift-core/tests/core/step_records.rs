@@ -1,7 +1,13 @@
 //! The record of a step says what each row did.
 
-use crate::drafts::{answer, continuous, decoding};
-use chairlift_core::scheduler::{RowRecord, RowWork};
+use crate::{
+    drafts::{answer, continuous, decoding},
+    driver::{Driver, config},
+};
+use chairlift_core::{
+    policy::Policy,
+    scheduler::{RowRecord, RowWork},
+};
 
 fn row(work: RowWork, num_tokens: u32) -> RowRecord {
     RowRecord {
@@ -37,4 +43,16 @@ fn a_record_tells_prompts_decodes_and_drafts_apart() {
     };
     assert_eq!(record(&driver), [last]);
     assert!(driver.scheduler.last_step().preempted.is_empty());
+}
+
+#[test]
+fn the_record_of_a_failed_step_tells_which_rows_it_ended() {
+    let mut driver = Driver::new(config(Policy::Continuous));
+    let failing = driver.add('A', 3, 4);
+    driver.add('B', 3, 4);
+    driver.step();
+    driver.failing_step(&[failing]);
+    let rows = &driver.scheduler.last_step().rows;
+    let found: Vec<_> = rows.iter().map(|row| (row.work, row.is_finished)).collect();
+    assert_eq!(found, [(RowWork::Decode, true), (RowWork::Decode, false)]);
 }
