@@ -148,15 +148,15 @@ def _exclude_integer_bound(found: dict[str, int | float]) -> dict[str, int | flo
         (found.get("maximum", math.inf), True), (found.get("exclusiveMaximum", math.inf), False)
     )
     if is_above and 0 <= low < high < low + 1 and low == math.trunc(low):
-        return {"minimum": _next_float(low)} | _without(found, LOWER)
+        return {"minimum": _next_float(low, high)} | _without(found, LOWER)
     if not is_inclusive and high - 1 < low < high <= 0 and high == math.trunc(high):
-        return {"maximum": -_next_float(-high)} | _without(found, UPPER)
+        return {"maximum": -_next_float(-high, -low)} | _without(found, UPPER)
     return found
 
 
-def _next_float(bound: float) -> float:
+def _next_float(bound: float, highest: float) -> float:
     """Return the float above a bound; above 0 one that is written with few digits."""
-    return math.nextafter(bound, math.inf) if bound else _LEAST_ABOVE_ZERO
+    return math.nextafter(bound, math.inf) if bound else min(_LEAST_ABOVE_ZERO, highest)
 
 
 def _without(found: dict[str, int | float], names: tuple[str, str]) -> dict[str, int | float]:
