@@ -2,5 +2,6 @@
 
 mod answer;
 mod answer_values;
+mod deltas;
 mod properties;
 mod text_state;

@@ -1,5 +1,6 @@
 //! Random vocabularies, token sequences and stop strings against decoders and searches of the whole text.
-use chairlift_text::{TextOptions, TextState, TokenTable};
+use crate::deltas::{self, run};
+use chairlift_text::{TextOptions, TokenTable};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -99,36 +100,7 @@ fn stops() -> impl Strategy<Value = Vec<String>> {
 }
 
 fn options(stop: &[String]) -> TextOptions {
-    TextOptions {
-        detokenize: true,
-        skip_special_tokens: true,
-        stop: stop.to_vec(),
-        stop_regex: None,
-        include_stop: false,
-    }
-}
-
-/// The delta of each token and then of the end; and which stop string ended the answer.
-fn run(
-    table: &TokenTable,
-    options: TextOptions,
-    ids: &[i32],
-    min_tokens: usize,
-) -> (Vec<String>, Option<usize>) {
-    let mut state = TextState::new(options);
-    let mut deltas = Vec::new();
-    for (i, &id) in ids.iter().enumerate() {
-        let mut delta = String::new();
-        let stop = state.push(table, id, i + 1 >= min_tokens, &mut delta);
-        deltas.push(delta);
-        if stop.is_some() {
-            return (deltas, stop);
-        }
-    }
-    let mut delta = String::new();
-    let stop = state.finish(table, &mut delta);
-    deltas.push(delta);
-    (deltas, stop)
+    deltas::options(&stop.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// The match that the documentation promises, by trying every end after `past`: (stop string, end).

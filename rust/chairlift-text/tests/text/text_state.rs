@@ -1,4 +1,5 @@
 //! Facts about the text of an answer: what comes out with which token, and where it is cut.
+use crate::deltas::{options, run};
 use chairlift_text::{TextOptions, TextState, TokenTable};
 
 const FFFD: &str = "\u{fffd}";
@@ -20,39 +21,6 @@ fn fallback_bytes() -> TokenTable {
     let mut tokens: Vec<Vec<u8>> = (0..=255).map(|b| vec![b]).collect();
     tokens.push(b"a".to_vec());
     TokenTable::new(&tokens, &[], &(0..=255).collect::<Vec<_>>(), false)
-}
-
-fn options(stop: &[&str]) -> TextOptions {
-    TextOptions {
-        detokenize: true,
-        skip_special_tokens: true,
-        stop: stop.iter().map(ToString::to_string).collect(),
-        stop_regex: None,
-        include_stop: false,
-    }
-}
-
-/// The delta of each token and then of the end; and which stop string ended the answer.
-fn run(
-    table: &TokenTable,
-    options: TextOptions,
-    tokens: &[i32],
-    min_tokens: usize,
-) -> (Vec<String>, Option<usize>) {
-    let mut state = TextState::new(options);
-    let mut deltas = Vec::new();
-    for (i, &token) in tokens.iter().enumerate() {
-        let mut delta = String::new();
-        let stop = state.push(table, token, i + 1 >= min_tokens, &mut delta);
-        deltas.push(delta);
-        if stop.is_some() {
-            return (deltas, stop);
-        }
-    }
-    let mut delta = String::new();
-    let stop = state.finish(table, &mut delta);
-    deltas.push(delta);
-    (deltas, stop)
 }
 
 fn deltas(table: &TokenTable, stop: &[&str], tokens: &[i32]) -> Vec<String> {
