@@ -2,8 +2,8 @@
 
     | header | rows R | num_tokens R | input_ids T | draft_counts R | sample_rows S | ... |
 
-The runner hands the buffer to `_core.apply_plan` unread. This view serves those who want to know
-who took part in a step, and what the step copies.
+The runner hands the buffer to `_core.apply_plan` unread. The view tells which rows a step computes,
+and which blocks and states it copies.
 """
 
 from typing import NamedTuple

@@ -194,10 +194,10 @@ def _sharegpt(random: Generator, n: int) -> Drawn:
 
 def _anyscale(random: Generator, n: int, *, cap: int) -> Drawn:
     """Draw prompts of 512 tokens; an answer above the cap is drawn again, not cut."""
-    answers = np.clip(np.rint(random.exponential(128, n)), 1, None)
+    answers = np.full(n, np.inf)
     while len(above := np.flatnonzero(answers > cap)):
-        answers[above] = np.clip(np.rint(random.exponential(128, len(above))), 1, None)
-    return Drawn(np.full(n, 512.0), np.minimum(answers, 2048 - 512))
+        answers[above] = np.maximum(np.rint(random.exponential(128, len(above))), 1)
+    return Drawn(np.full(n, 512.0), answers)
 
 
 def _nano(random: Generator, n: int) -> Drawn:
