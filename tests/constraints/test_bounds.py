@@ -50,3 +50,9 @@ def test_a_number_is_accepted_if_it_is_within_its_bounds(judge, lower, upper):
             longer = text + ("0" if "." in text else ".0")
             assert is_within or not judge.accepts(grammar, longer), place
     assert num_compiled >= 70
+
+
+def test_bounds_that_are_closer_to_zero_than_any_usual_number_can_be_met(judge):
+    grammar = judge.compile('{"type":"number","exclusiveMinimum":0,"maximum":1e-40}')
+    assert judge.accepts(grammar, f"{1e-40:.40f}")
+    assert not any(judge.accepts(grammar, text) for text in ("0", "0.0", "0.1"))
