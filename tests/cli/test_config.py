@@ -18,7 +18,9 @@ from chairlift.cli import app
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.config_sources import known_variables, option_name
 from chairlift.engine.loading.devices import hybrid_settings
+from chairlift.replay.options import ReplayOptions
 from chairlift.server.config import ServerConfig
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from tests.cli.conftest import Run, environment
@@ -91,6 +93,18 @@ def test_every_setting_is_printed(chairlift: Run) -> None:
     for config in (ServerConfig, EngineConfig, LogConfig):
         for field in config.model_fields.keys() - {"block_size"}:
             assert f"{option_name(field)} " in lines, field
+
+
+@pytest.mark.parametrize("config", [EngineConfig, ServerConfig, LogConfig, ReplayOptions])
+def test_the_text_of_a_setting_is_the_help_of_its_option(config: type[BaseModel]) -> None:
+    name = "replay" if config is ReplayOptions else "serve"
+    command = getattr(typer.main.get_command(app), "commands", {})[name]
+    options = {parameter.name: parameter for parameter in command.params}
+    has_no_option = {EngineConfig: "block_size", ServerConfig: "model"}.get(config)
+    for field, setting in config.model_fields.items():
+        text = " ".join((setting.description or "").split())
+        assert text.endswith("."), field
+        assert field == has_no_option or options[field].help.startswith(text), field
 
 
 @pytest.mark.parametrize(

@@ -83,92 +83,100 @@ _ASSIGNMENTS = BeforeValidator(_assignments)
 
 
 class EngineConfig(BaseModel):
-    """Settings of `Engine` and `AsyncEngine`; each is also an option of `chairlift serve`."""
+    """Settings of `Engine` and `AsyncEngine`; each is also an option of `chairlift serve`.
+
+    The text below a setting is its help on the command line.
+    """
 
     # A bool is no number, and a text is none either; of the choices, the name will do.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
     batching: Annotated[Batching, _BY_NAME] = Batching.CONTINUOUS
-    """Admission policy."""
+    """When a waiting request may first join the batch."""
     batch_size: Annotated[int, Field(ge=1)] | None = None
-    """Requests of a full static or dynamic batch; None is max_num_seqs."""
+    """Requests of a full static or dynamic batch; default: max-num-seqs."""
     batch_window_s: Annotated[float, Field(ge=0)] = 0.05
-    """Dynamic: the oldest waiting request waits at most this long for a full batch."""
+    """dynamic: longest wait of the oldest request for a full batch."""
     batch_timeout_s: Annotated[float, Field(ge=0)] = 5.0
-    """Static: the same, for streams that stay open."""
+    """static: the same, while streams stay open."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Rows of the batch; 256 by default on a GPU."""
+    """Rows of the batch; default: 64, on a GPU 256."""
     max_num_batched_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token budget of a step; longer prompts are computed in chunks of what is left of it. 2,048
-    by default on a GPU."""
+    """Token budget of a step; a longer prompt is computed in chunks. Default: 256, on a GPU
+    2048."""
     step_budget_s: Annotated[float, Field(gt=0)] | None = None
-    """How long a step should take: prompts are cut into chunks that fit, by a cost model that
-    learns while serving; None leaves it to max_num_batched_tokens alone."""
+    """Time of a step, such as 50ms: prompts are cut into chunks that fit, by a cost model that
+    learns while serving, so that running answers continue; default: as long as its tokens take."""
     steps_in_flight: Annotated[int, Field(ge=1, le=2)] | None = None
-    """With 2 a step is planned while the one before runs, which gains where the model does not run
-    on the cores of the engine; None is 1 on a CPU and 2 on a GPU."""
+    """Steps that are launched before the first of them has ended, 1 or 2; default: 1 on a CPU, 2 on
+    a GPU."""
     drafts: Annotated[Drafts, _BY_NAME] | None = None
-    """Where drafts come from: tokens that a step checks beside the last one, where that is
-    predicted to yield more tokens per second; answers are the same. None is lookup on a CPU and
-    off on a GPU."""
+    """Tokens that a step checks beside the last one, where that pays; answers are the same. lookup
+    finds them in the prompt and the answer. Default: lookup, on a GPU off."""
     draft: str | None = None
-    """A draft model: a smaller model of the same tokenizer, which proposes drafts where nothing
-    likelier is looked up; None is none."""
+    """A draft model: a smaller one of the same tokenizer, which proposes drafts where none are
+    found; default: none."""
     draft_quantize: Annotated[Quantize, _BY_NAME] | None = None
-    """`quantize` of the draft model; None is that of the model."""
+    """Weights of the draft model's linear layers; default: as those of the model."""
     max_model_len: Annotated[int, Field(ge=2)] | None = None
-    """Longest prompt plus answer; None is the model's own."""
+    """Longest prompt plus answer; default: the model's own."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
     """Cap of the waiting queue."""
     max_text_bytes: Annotated[int, _SIZE, Field(ge=1024)] = 2**20
-    """Longest text that is tokenized, in UTF-8; of a chat, what its template makes of it."""
+    """Longest text that is tokenized, in UTF-8, such as 1MiB; of a chat, when rendered."""
     block_size: Annotated[int, Field(ge=16, le=16)] = 16
     """Tokens of a KV block."""
     kv_cache_memory: Annotated[int, _SIZE, Field(ge=1)] | None = None
-    """Bytes of the KV cache, or a text such as 2GiB; None is what the model can use, at most a
-    quarter of the memory, or what the weights leave of a GPU's."""
+    """Memory of the KV cache, such as 2GiB; default: what the model can use, at most a quarter of
+    the memory, or what the weights leave of a GPU's."""
     swap_memory: Annotated[int, _SIZE, Field(ge=1)] | None = None
-    """Bytes of host memory for KV blocks of preempted requests, which come back where that takes
-    less time than to compute them again; None is none. For a GPU: on a CPU the same bytes serve
-    better as kv_cache_memory."""
+    """Host memory for KV blocks of preempted requests, such as 4GiB, where a GPU runs the model (on
+    a CPU the same memory gains more in the KV cache). They return where that takes less time than
+    to compute them again. Default: none."""
     prefix_cache: bool = True
-    """Share the KV blocks of equal prompt beginnings within a tenant."""
+    """Share the KV blocks of equal prompt beginnings within a tenant, of a hybrid its states,
+    too."""
     state_snapshots: Annotated[int, Field(ge=0)] | None = None
-    """Of a hybrid: recurrent states that are kept for later requests with the same beginning; None
-    is four for each row, in at most a quarter of the KV cache's memory and at least eight."""
+    """States of a hybrid that are kept for prompts with the same beginning; default: four for each
+    row, in at most a quarter of the KV cache's memory, and at least eight."""
     device: Annotated[Device, _BY_NAME] = Device.AUTO
-    """Where the model runs."""
+    """Where the model runs; auto is a GPU if there is one that can run it."""
     dtype: Annotated[Dtype, _BY_NAME] = Dtype.AUTO
-    """Element type."""
+    """Element type of weights and activations."""
     model_impl: Annotated[ModelImpl, _BY_NAME] = ModelImpl.CHAIRLIFT
-    """What computes the layers; transformers serves other decoders too, see docs/models.md."""
+    """What computes the layers; transformers serves decoders of other families too, more slowly,
+    with `chairlift[transformers]`."""
     quantize: Annotated[Quantize, _BY_NAME] = Quantize.NONE
-    """Weights of linear layers, packed once at load; see docs/models.md."""
+    """Weights of linear layers in 8 or 4 bits, packed once at load; see docs/models.md."""
     kv_cache_dtype: Annotated[KvCacheDtype, _BY_NAME] = KvCacheDtype.AUTO
-    """Keys and values; int8 has a scale per token and head, see docs/models.md."""
+    """Keys and values; int8 (CPU) and fp8 (GPU) halve the memory of bfloat16; see
+    docs/models.md."""
     adapters: Annotated[tuple[str, ...], _ASSIGNMENTS] | None = None
-    """Adapters (LoRA) that are loaded at the start, `NAME=FOLDER` each, or a mapping."""
+    """An adapter (LoRA) that is loaded at the start, NAME=FOLDER; repeat it for more."""
     adapter_tenants: Annotated[tuple[str, ...], _ASSIGNMENTS] | None = None
-    """Tenants that may use them, `NAME=TENANT` each; an adapter without one is everybody's."""
+    """A tenant that may use an adapter, NAME=TENANT; default: every tenant."""
     adapter_folder: str | None = None
-    """Folder whose adapters can be loaded by name while the engine serves; None allows none."""
+    """Folder whose adapters LoadAdapter may load by name; default: none."""
     max_adapters: Annotated[int, Field(ge=0, le=256)] | None = None
-    """Adapters in memory at a time; None is those of the start, and 8 where there is a folder."""
+    """Adapters in memory at a time; default: those of the start, and 8 more with an adapter
+    folder."""
     max_adapter_rank: Annotated[int, Field(ge=1, le=1024)] = 32
-    """The largest rank of an adapter: memory is planned for it."""
+    """Largest rank of an adapter; memory is planned for it."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of the kernels; None is the cores this process may use."""
+    """Threads of the kernels; default: the cores this process may use."""
     tool_format: Annotated[ToolFormat, _BY_NAME] = ToolFormat.AUTO
-    """How the model writes function calls. One that is named also gives tools to a model whose
-    chat template takes none."""
+    """How the model writes function calls; auto: by its chat template. One that is named also gives
+    tools to a model whose template takes none."""
     reasoning_format: Annotated[ReasoningFormat, _BY_NAME] = ReasoningFormat.AUTO
-    """How the model marks its reasoning."""
+    """How the model marks its reasoning; auto: by its chat template."""
     default_max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Longest answer where a request names none; None is what the context leaves."""
+    """Longest answer where a request names none; default: what the context leaves."""
     queue_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """A request that has not started by then fails."""
     time_limit_s: Annotated[float, Field(gt=0)] = 600.0
-    """A request that has not ended by then ends with what there is."""
+    """A request that has not ended by then ends with the tokens so far."""
 
     @property
     def max_step_drafts(self) -> int:

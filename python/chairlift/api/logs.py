@@ -40,12 +40,12 @@ class LogLevel(StrEnum):
 
 
 class LogConfig(BaseModel):
-    """Settings of the log; each is also an option of `chairlift serve`."""
+    """Settings of the log; each is also an option of `chairlift serve`, with this text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     log_format: LogFormat = LogFormat.TEXT
-    """One line of text, or one JSON object, per record."""
+    """Records on standard error: lines of text, or JSON objects."""
     log_level: LogLevel = LogLevel.INFO
     """Lowest level that is written."""
 

@@ -20,24 +20,10 @@ if TYPE_CHECKING:
     from chairlift.replay.format import Header, StepTime
     from chairlift.replay.trace import Trace
 
-OPTIONS_HELP = {
-    "max_num_seqs": "Rows of the batch.",
-    "max_num_batched_tokens": "Token budget of a step.",
-    "step_budget_s": "Time of a step: prompts are cut into chunks that fit.",
-    "kv_cache_memory": "Memory of the KV cache, such as 2GiB.",
-    "block_size": "Tokens of a KV block.",
-    "prefix_cache": "Share the KV blocks of equal prompt beginnings.",
-    "max_queued_requests": "Cap of the waiting queue.",
-    "batch_size": "Requests of a full static or dynamic batch.",
-    "batch_window_s": "dynamic: longest wait of the oldest request for a full batch.",
-    "batch_timeout_s": "static: the same, while streams stay open.",
-    "step_fixed_s": "Time of a step with nothing in it.",
-    "step_per_token_s": "Time of each token that is computed.",
-    "step_per_context_token_s": "Time of each token whose keys and values are read.",
-}
 
-
-@config_options(ReplayOptions, OPTIONS_HELP, into="settings", panel="Instead of the trace's")
+@config_options(
+    ReplayOptions, ReplayOptions.model_fields, into="settings", panel="Instead of the trace's"
+)
 def replay(
     trace: Annotated[
         str,

@@ -22,53 +22,13 @@ from chairlift.server.config import ServerConfig
 _log = logging.getLogger(__name__)
 
 
-SERVER_HELP = {
-    "served_model_name": "What requests may call the model: names that commas join, or repeat it; "
-    "the first is canonical. Default: the folder's name, or the id.",
-    "listen": "HOST:PORT or unix:PATH; beyond loopback TLS and authentication are needed.",
-    "tls_cert": "PEM file of the server's certificate; default: plain text.",
-    "tls_key": "PEM file of its key.",
-    "tls_client_ca": "PEM file of the authorities of client certificates, which are then required.",
-    "auth_tokens": "File of TENANT:TOKEN lines; default: no token is required.",
-    "admin_tokens": "File of NAME:TOKEN lines of administrators, who may load and unload "
-    "adapters; default: no caller may.",
-    "trust_tenant_metadata": "Let callers name a tenant in the metadata chairlift-tenant.",
-    "tenant_max_requests": "Most live requests of one tenant, n sequences as n; default: no limit.",
-    "tenant_max_queued_tokens": "Most waiting prompt tokens of one tenant; default: no limit.",
-    "max_queued_tokens": "Most waiting prompt tokens of all tenants; default: no limit.",
-    "tenant_rate": "Most requests per second of one tenant, n sequences as n; default: no limit.",
-    "metrics_listen": "HOST:PORT of the Prometheus endpoint; default: none.",
-    "otlp_endpoint": "http://HOST:PORT of an OpenTelemetry collector, OTLP over gRPC "
-    "(chairlift[otel]); default: none.",
-    "http_listen": "HOST:PORT of the OpenAI API over HTTP (chairlift[http]); default: none.",
-    "http_allowed_host": "More names in the Host header of HTTP requests to loopback, as a proxy "
-    "sends them.",
-    "protocol": "A protocol of other servers that the port answers, too: vllm (VllmEngine, as "
-    "gateways call it) or oip (KServe v2 and Triton's stream); repeat it for both.",
-    "drain_grace_s": "After SIGTERM: how long running requests may continue.",
-    "load_timeout_s": "If no weights arrive for this long at the start, the process exits with 70.",
-    "step_timeout_s": "A step that takes longer hangs: streams fail, the process exits with 70.",
-    "write_timeout_s": "A call whose client reads nothing for this long ends.",
-    "max_receive_bytes": "A longer message is refused.",
-    "receive_memory_bytes": "Memory for messages of all connections that are not complete yet.",
-    "max_resume_window_s": "The longest time that a request may outlive its stream; 0: none may.",
-    "resume_request_bytes": "Sent events of such a request that are kept to be sent again.",
-    "resume_memory_bytes": "The same, over all requests.",
-    "max_connections": "Open connections of each port, fewer where few files may be open. A "
-    "further one ends one without a request over HTTP, and is closed at once over gRPC.",
-    "max_concurrent_streams": "Open calls of one connection.",
-    "record": "File for the trace that `chairlift replay` runs again; it holds no text.",
-}
-
-LOG_HELP = {
-    "log_format": "Records on standard error: lines of text, or JSON objects.",
-    "log_level": "Lowest level that is written.",
-}
+SERVER_SETTINGS = tuple(name for name in ServerConfig.model_fields if name != "model")
+"""Settings with an option, in the order of --help; the model is an argument."""
 
 
-@config_options(LogConfig, LOG_HELP, into="log_settings", panel="Log")
+@config_options(LogConfig, LogConfig.model_fields, into="log_settings", panel="Log")
 @engine_options()
-@config_options(ServerConfig, SERVER_HELP, into="server_settings", panel="Server")
+@config_options(ServerConfig, SERVER_SETTINGS, into="server_settings", panel="Server")
 def serve(
     context: typer.Context,
     model: Annotated[

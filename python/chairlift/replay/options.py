@@ -8,26 +8,28 @@ from pydantic import BaseModel, ConfigDict, Field
 class ReplayOptions(BaseModel):
     """Settings that replace the trace's; None keeps the trace's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
     batch_size: Annotated[int, Field(ge=1)] | None = None
     """Requests of a full static or dynamic batch."""
     batch_window_s: Annotated[float, Field(ge=0)] | None = None
-    """Dynamic: longest wait of the oldest request."""
+    """dynamic: longest wait of the oldest request for a full batch."""
     batch_timeout_s: Annotated[float, Field(ge=0)] | None = None
-    """Static: the same."""
+    """static: the same, while streams stay open."""
     max_num_seqs: Annotated[int, Field(ge=1)] | None = None
     """Rows of the batch."""
     max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
     """Token budget of a step."""
     step_budget_s: Annotated[float, Field(gt=0)] | None = None
-    """Target duration of a step."""
+    """Time of a step: prompts are cut into chunks that fit."""
     max_queued_requests: Annotated[int, Field(ge=1)] | None = None
     """Cap of the waiting queue."""
     block_size: Annotated[int, Field(ge=1)] | None = None
     """Tokens of a KV block."""
     kv_cache_memory: Annotated[int, Field(ge=1)] | None = None
-    """Bytes of the KV cache."""
+    """Memory of the KV cache, such as 2GiB."""
     prefix_cache: bool | None = None
     """Share the KV blocks of equal prompt beginnings."""
     step_fixed_s: Annotated[float, Field(ge=0)] | None = None

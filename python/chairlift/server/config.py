@@ -39,72 +39,79 @@ def _protocols(value: object) -> object:
 
 
 class ServerConfig(BaseModel):
-    """Settings of the server; each is also an option of `chairlift serve`."""
+    """Settings of the server; each is also an option of `chairlift serve`, with this text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: str = "demo"
     """Its name, as `resolve_model` takes it."""
     served_model_name: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = None
-    """Names by which requests may call the model; None is the folder's name, or the id."""
+    """What requests may call the model: names that commas join, or repeat it; the first is
+    canonical. Default: the folder's name, or the id."""
     listen: str = "127.0.0.1:50051"
-    """HOST:PORT or unix:PATH; an address that others can reach needs TLS and authentication."""
+    """HOST:PORT or unix:PATH; beyond loopback TLS and authentication are needed."""
     tls_cert: str | None = None
-    """PEM file of the server's certificate, with its chain; None is plain text."""
+    """PEM file of the server's certificate, with its chain; default: plain text."""
     tls_key: str | None = None
     """PEM file of the certificate's key; must not be world-readable."""
     tls_client_ca: str | None = None
-    """PEM file of authorities: a client must show a certificate of one of them."""
+    """PEM file of the authorities of client certificates, which are then required."""
     auth_tokens: str | None = None
-    """File of `TENANT:TOKEN` lines; every call but the health check carries one of them."""
+    """File of TENANT:TOKEN lines: every call but the health check carries one of them; default: no
+    token is required."""
     admin_tokens: str | None = None
-    """File of `NAME:TOKEN` lines of administrators, which load and unload adapters; or None."""
+    """File of NAME:TOKEN lines of administrators, which may load and unload adapters; default: no
+    caller may."""
     trust_tenant_metadata: bool = False
-    """Whether callers may name the tenant of their call, as a gateway does."""
+    """Let callers name a tenant in the metadata chairlift-tenant, as a gateway does."""
     tenant_max_requests: Annotated[int, Field(ge=1)] | None = None
-    """Most live requests of one tenant; None is no limit."""
+    """Most live requests of one tenant, n sequences as n; default: no limit."""
     tenant_max_queued_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Most prompt tokens of one tenant that wait for their first token; None is no limit."""
+    """Most prompt tokens of one tenant that wait for their first token; default: no limit."""
     max_queued_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Most prompt tokens of all tenants that wait for their first token; None is no limit."""
+    """Most prompt tokens of all tenants that wait for their first token; default: no limit."""
     tenant_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Requests per second of one tenant, as a token bucket of one second; None is no limit."""
+    """Most requests per second of one tenant, n sequences as n, as a token bucket of one second;
+    default: no limit."""
     metrics_listen: str | None = None
-    """HOST:PORT on loopback of the Prometheus endpoint; None disables it."""
+    """HOST:PORT on loopback of the Prometheus endpoint; default: none."""
     otlp_endpoint: str | None = None
-    """http://HOST:PORT of a collector that takes traces and metrics by OTLP over gRPC."""
+    """http://HOST:PORT of an OpenTelemetry collector of traces and metrics, OTLP over gRPC
+    (chairlift[otel]); default: none."""
     http_listen: str | None = None
-    """HOST:PORT of the OpenAI API over HTTP; as `listen` beyond loopback. None disables it."""
+    """HOST:PORT of the OpenAI API over HTTP (chairlift[http]), as for gRPC beyond loopback;
+    default: none."""
     http_allowed_host: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = None
-    """Names in the Host header, besides those of loopback, by which a proxy on this machine calls
-    an `http_listen` on loopback."""
+    """More names in the Host header of HTTP requests to loopback, as a proxy on this machine sends
+    them."""
     protocol: Annotated[tuple[str, ...], BeforeValidator(_protocols)] | None = None
-    """Protocols of other servers that the port answers besides its own: vllm, oip."""
+    """A protocol of other servers that the port answers, too: vllm (VllmEngine, as gateways call
+    it) or oip (KServe v2 and Triton's stream); repeat it for both."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
-    """After a signal: how long running requests may continue."""
+    """After SIGTERM: how long running requests may continue."""
     load_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """If no weights arrive for this long at the start, the process exits with 70."""
     step_timeout_s: Annotated[float, Field(gt=0)] = 30.0
-    """A step that takes longer hangs: open streams fail and the process exits with 70."""
+    """A step that takes longer hangs: streams fail, the process exits with 70."""
     write_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """A call whose client reads nothing for this long ends."""
     max_receive_bytes: Annotated[int, Field(ge=1024)] = 2**20
     """A longer message is refused; 128k tokens take some 0.6 MB as text and 0.4 MB as ids."""
     receive_memory_bytes: Annotated[int, Field(ge=1024)] = 256 * 2**20
-    """Bytes of unfinished messages, over all connections."""
+    """Memory for messages of all connections that are not complete yet."""
     max_resume_window_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
-    """The longest `Start.resume_window`; 0 grants none."""
+    """The longest time that a request may outlive its stream; 0: none may."""
     resume_request_bytes: Annotated[int, Field(ge=2**17)] = 256 * 2**10
-    """Sent events of a request with a resume window that are kept, to be sent again."""
+    """Sent events of such a request that are kept to be sent again."""
     resume_memory_bytes: Annotated[int, Field(ge=0)] = 128 * 2**20
     """The same, over all requests; a tenant has three quarters of what is free at most."""
     max_connections: Annotated[int, Field(ge=1)] = 1024
-    """Open connections of each port; on a full HTTP port a further one ends one without a request,
-    on a full gRPC port it is closed at once. Fewer where open files do not suffice (ulimit -n)."""
+    """Open connections of each port, fewer where few files may be open. A further one ends one
+    without a request over HTTP, and is closed at once over gRPC."""
     max_concurrent_streams: Annotated[int, Field(ge=1)] = 256
     """Open calls of one connection."""
     record: str | None = None
-    """File for the trace of the scheduler; None records nothing."""
+    """File for the trace that `chairlift replay` runs again; it holds no text."""
 
     @property
     def model_names(self) -> tuple[str, ...]:

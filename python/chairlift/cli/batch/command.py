@@ -15,7 +15,7 @@ import typer
 from chairlift.api.config import checked, engine_config
 from chairlift.api.errors import ChairliftError, ConfigError
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
-from chairlift.cli.config_options import ENGINE_HELP, OF_ADAPTERS, engine_options
+from chairlift.cli.config_options import ADAPTER_SETTINGS, ENGINE_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.remote import TlsCa, TlsCert, TlsKey, connected
 from chairlift.server.config import ServerConfig
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from chairlift.cli.batch.local import LocalRunner
     from chairlift.cli.batch.remote import RemoteRunner
 
-_WITHOUT: Final = OF_ADAPTERS | {
+_WITHOUT: Final = ADAPTER_SETTINGS | {
     *("queue_timeout_s", "time_limit_s", "batch_window_s", "batch_timeout_s"),
 }
 _OF_ANSWERS: Final = (
@@ -105,7 +105,7 @@ def batch(
 
 
 def _check_no_engine_options(context: typer.Context) -> None:
-    names = (set(ENGINE_HELP) - _WITHOUT) | {"served_model_name"}
+    names = (set(ENGINE_SETTINGS) - _WITHOUT) | {"served_model_name"}
     for parameter in context.command.params:
         given = parameter.name in names and context.get_parameter_source(parameter.name)
         if given and given.name == "COMMANDLINE":

@@ -8,13 +8,14 @@ import typer
 
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.bench.workload import Item, read_workload
-from chairlift.cli.config_options import OF_ADAPTERS, engine_options
+from chairlift.cli.config_options import ADAPTER_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.report import Json, Result, report
 
 
 @engine_options(
-    without=OF_ADAPTERS | {"prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s"}
+    without=ADAPTER_SETTINGS
+    | {"prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s"}
 )
 def offline(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)] = "demo",

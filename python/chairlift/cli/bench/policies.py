@@ -10,7 +10,7 @@ from chairlift.api.choices import Batching
 from chairlift.api.figures import summarize
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.bench.workload import chat_workload
-from chairlift.cli.config_options import OF_ADAPTERS, engine_options
+from chairlift.cli.config_options import ADAPTER_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.report import Json, Result, report
 
@@ -18,7 +18,7 @@ POLICIES = (Batching.STATIC, Batching.DYNAMIC, Batching.CONTINUOUS)
 
 
 @engine_options(
-    without=OF_ADAPTERS
+    without=ADAPTER_SETTINGS
     | {"batching", "prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s"},
     defaults={"max_num_seqs": 16},
 )

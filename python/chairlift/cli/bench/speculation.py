@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
-from chairlift.cli.config_options import OF_ADAPTERS, engine_options
+from chairlift.cli.config_options import ADAPTER_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.report import Json, SparseResult, report
 
@@ -21,7 +21,7 @@ NUM_DRAFTS: Final = (1, 2, 4, 8)
 
 
 @engine_options(
-    without=OF_ADAPTERS
+    without=ADAPTER_SETTINGS
     | {"prefix_cache", "default_max_tokens", "queue_timeout_s", "time_limit_s", "drafts"}
 )
 def speculation(
