@@ -56,6 +56,13 @@ def test_cuda_sources_are_in(names: set[str]) -> None:
     assert {name for name in names if name.startswith("chairlift/cuda/")} == sources
 
 
+def test_files_of_the_page_are_in(names: set[str]) -> None:
+    folder = "chairlift/server/page/static"
+    here = {f"{folder}/{path.name}" for path in (ROOT / "python" / folder).iterdir()}
+    assert f"{folder}/index.html" in here
+    assert here <= names
+
+
 def test_demo_model_is_in(names: set[str]) -> None:
     model = "chairlift/demo/model"
     assert {f"{model}/{name}" for name in ("config.json", "tokenizer.json")} <= names

@@ -112,10 +112,19 @@ def serve(
     def on_http(url: str) -> None:
         typer.echo(f"OpenAI API on {url}/v1")
 
+    def on_page(url: str) -> None:
+        typer.echo(f"page {url}")
+
     # The guard outlives the event loop: a thread that never ends must not keep the process alive.
     guard = _core.ProcessGuard(FAULT_EXIT)
     serving = run_server(
-        engine, server, on_ready, on_http=on_http, on_progress=startup.progress, guard=guard
+        engine,
+        server,
+        on_ready,
+        on_http=on_http,
+        on_page=on_page,
+        on_progress=startup.progress,
+        guard=guard,
     )
     try:
         code = asyncio.run(serving)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -36,6 +37,13 @@ def _protocols(value: object) -> object:
         message = f"expected {' or '.join(PROTOCOLS)}"
         raise ValueError(message)
     return names
+
+
+class Switch(StrEnum):
+    """What a setting with a default of its own is set to."""
+
+    ON = "on"
+    OFF = "off"
 
 
 class ServerConfig(BaseModel):
@@ -84,6 +92,8 @@ class ServerConfig(BaseModel):
     http_allowed_host: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = None
     """More names in the Host header of HTTP requests to loopback, as a proxy on this machine sends
     them."""
+    page: Switch | None = None
+    """Whether the HTTP port has the live page at `/`; default: on loopback only."""
     protocol: Annotated[tuple[str, ...], BeforeValidator(_protocols)] | None = None
     """A protocol of other servers that the port answers, too: vllm (VllmEngine, as gateways call
     it) or oip (KServe v2 and Triton's stream); repeat it for both."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from chairlift.api.errors import ConfigError, Reason
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.config import ServerConfig
+from chairlift.server.http.address import page_is_on
 from chairlift.server.limits.receiving import Receiving
 from chairlift.server.rpc.listen import TcpAddress
 from chairlift.server.security.tls import server_context
@@ -23,7 +24,7 @@ def http_listener(
     is_serving: Callable[[], bool],
     on_failure: Callable[[str, Reason], None],
 ) -> "HttpListener":
-    """Return the listener of the OpenAI API, which does not listen yet.
+    """Return the listener of the OpenAI API and the live page, which does not listen yet.
 
     Args:
         address: Where to listen.
@@ -40,13 +41,18 @@ def http_listener(
         from chairlift.server.http.app import HttpApp
         from chairlift.server.http.connections import Connections
         from chairlift.server.http.listener import HttpListener
+        from chairlift.server.page.static_files import routes_of, static_files
         from chairlift.server.protocols.openai import routes
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("chairlift"):
             raise
         message = f"http_listen: {error.name} is missing: pip install 'chairlift[http]'"
         raise ConfigError(message) from None
-    endpoints = routes(server, config, is_serving)
+    endpoints, open_paths = routes(server, config, is_serving), {"/health"}
+    if page_is_on(config, address):
+        files = static_files()
+        endpoints += routes_of(files)
+        open_paths |= files.keys()
     connections = Connections(config.max_connections)
-    app = HttpApp(server, receiving, config, address, endpoints, on_failure)
+    app = HttpApp(server, receiving, config, address, endpoints, frozenset(open_paths), on_failure)
     return HttpListener(app, address, server_context(config), connections)

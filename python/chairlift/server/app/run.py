@@ -36,6 +36,7 @@ async def run_server(
     on_ready: Callable[[str], None] | None = None,
     *,
     on_http: Callable[[str], None] | None = None,
+    on_page: Callable[[str], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     guard: _core.ProcessGuard | None = None,
 ) -> int:
@@ -46,6 +47,7 @@ async def run_server(
         server_config: Settings of the server, the model's name included.
         on_ready: Called with the address when requests are accepted.
         on_http: Called after it with the URL of the HTTP port, if there is one.
+        on_page: Called after that with the URL of the live page, if it is served.
         on_progress: Called on another thread with the bytes of the weights read and in total.
         guard: Guard of the process: it ends the process even if this call has returned and
             threads keep it alive. Default: a guard that holds until this call returns.
@@ -84,6 +86,8 @@ async def run_server(
                     on_ready(address)
                 if on_http is not None and server.http_url is not None:
                     on_http(server.http_url)
+                if on_page is not None and server.page_url is not None:
+                    on_page(server.page_url)
                 await _first(asyncio.create_task(server.gate.draining.wait()), stop)
         finally:
             load.cancel()

@@ -26,7 +26,7 @@ from chairlift.server.calls.registry import Registry
 from chairlift.server.calls.resumables import Resumables
 from chairlift.server.calls.telemetry import new_telemetry
 from chairlift.server.config import ServerConfig, grpc_options
-from chairlift.server.http.address import http_address
+from chairlift.server.http.address import http_address, page_is_on
 from chairlift.server.limits.backlog import Backlog
 from chairlift.server.limits.gate import Gate
 from chairlift.server.limits.quotas import QuotaLimits, Quotas
@@ -233,6 +233,13 @@ class Server:
     def http_url(self) -> str | None:
         """Return, after `bind`, the URL of the HTTP port; None without one."""
         return None if self._http is None else self._http.url
+
+    @property
+    def page_url(self) -> str | None:
+        """Return, after `bind`, the URL of the live page; None without it."""
+        address, url = self._http_address, self.http_url
+        has_page = address is not None and page_is_on(self._config, address)
+        return f"{url}/" if has_page else None
 
     async def _watch_port(self, address: TcpAddress | UnixAddress) -> None:
         await until_lost(address)

@@ -21,9 +21,6 @@ from chairlift.server.rpc.listen import TcpAddress
 
 _log = logging.getLogger(__name__)
 
-OPEN_PATHS: Final = frozenset({"/health"})
-"""Paths without a token, for probes."""
-
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST: Final = re.compile(r"([^:\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
 
@@ -52,6 +49,7 @@ class HttpApp:
         config: ServerConfig,
         address: TcpAddress,
         routes: list[Route],
+        open_paths: frozenset[str],
         on_failure: Callable[[str, Reason], None],
     ) -> None:
         """Set the routes and the rules.
@@ -62,12 +60,14 @@ class HttpApp:
             config: Of the server.
             address: Where it listens.
             routes: Of the adapters.
+            open_paths: Paths that need no token: they have no data.
             on_failure: Called with the path and the reason of each exchange that fails.
         """
         self._server = server
         self._receiving = receiving
         self._config = config
         self._hosts = _hosts(address, config)
+        self._open_paths = open_paths
         self._router = Router(routes, redirect_slashes=False)
         self._on_failure = on_failure
 
@@ -97,7 +97,7 @@ class HttpApp:
 
     async def _serve(self, scope: Any, exchange: Exchange, receive: Any, send: Any) -> None:
         self._check_host(exchange)
-        if scope["path"] not in OPEN_PATHS:
+        if scope["path"] not in self._open_paths:
             metadata = exchange.headers
             exchange.tenant = self._server.authenticator.tenant_of(metadata, exchange.certificate)
             exchange.admit()

@@ -1,0 +1,1 @@
+"""The live page: its files, its feed of steps, and the requests that it runs."""

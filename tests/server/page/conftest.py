@@ -1,0 +1,3 @@
+from tests.server.openai.conftest import api
+
+__all__ = ["api"]
