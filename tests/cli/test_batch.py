@@ -18,7 +18,7 @@ from chairlift.api.types import (
     ToolCall,
     Usage,
 )
-from chairlift.cli.batch.entries import answer_line, task_of
+from chairlift.cli.batch.entries import answer_line, body_of, task_of
 from chairlift.cli.batch.lines import Source
 from chairlift.cli.batch.local import LocalRunner, as_tokens
 from chairlift.engine.engine import Engine
@@ -203,7 +203,7 @@ def test_function_calls_and_reasoning_are_in_both_formats():
         whole.tokens(0, as_tokens(answer))
         finished = Finished(1, 0, FinishReason.STOP, None, None, usage, None)
         whole.finished(0, from_finished(finished, task.job.output))
-        found = json.loads(answer_line(task.head, whole.result()))
+        found = json.loads(answer_line(task.head, body_of(whole)))
         said = found if "text" in found else found["response"]["body"]["choices"][0]["message"]
         assert said["reasoning_content"] == "so"
         assert said["tool_calls"][0]["function"] == {"name": "ride", "arguments": '{"up": true}'}

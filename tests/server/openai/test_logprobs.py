@@ -1,5 +1,7 @@
 """The lists of completions' log probabilities: where tokens begin, and what they are called."""
 
+import json
+
 import pytest
 from chairlift.server.protocols.openai.logprobs import LegacyLogprobs, TokenTexts
 from chairlift.text.tokenizer import Tokenizer
@@ -20,6 +22,14 @@ def prompt_of(ids):
     return pb.Prompt(token_ids=ids, logprobs=pb.Logprobs(logprobs=[-1.0] * (len(ids) - 1)))
 
 
+NAMES = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+
+
+def lists_of(runs):
+    """The lists by name that runs of encoded values make."""
+    return {name: json.loads(b"[%b]" % run) for name, run in zip(NAMES, runs, strict=True)}
+
+
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_offsets_are_those_of_the_text(family, skip):
@@ -27,7 +37,7 @@ def test_offsets_are_those_of_the_text(family, skip):
     for text in TEXTS:
         ids = tokenizer.encode(text)
         lists = LegacyLogprobs(TokenTexts(lambda: tokenizer), skip_special=skip)
-        given = lists.add(prompt_of(ids))
+        given = lists_of(lists.add(prompt_of(ids)))
         last = 0
         for place, offset in enumerate(given["text_offset"]):
             before = tokenizer.decode(ids[:place], skip)
@@ -43,7 +53,7 @@ def test_a_part_of_a_character_has_its_own_name_and_its_place():
     tokenizer = Tokenizer(byte_level_bpe())
     ids = tokenizer.encode("a😀b")
     lists = LegacyLogprobs(TokenTexts(lambda: tokenizer), skip_special=True)
-    given = lists.add(prompt_of(ids))
+    given = lists_of(lists.add(prompt_of(ids)))
     assert given["text_offset"] == [0, 1, 1, 1, 2]
     names = ["a", r"bytes:\xf0\x9f", r"bytes:\x98", r"bytes:\x80", "b"]
     assert given["tokens"] == names
@@ -52,10 +62,11 @@ def test_a_part_of_a_character_has_its_own_name_and_its_place():
     offsets = [
         offset
         for token_id in ids[:3]
-        for offset in lists.add(pb.Prompt(token_ids=[token_id]))["text_offset"]
+        for offset in lists_of(lists.add(pb.Prompt(token_ids=[token_id])))["text_offset"]
     ]
     answer = pb.Tokens(token_ids=ids[:1], logprobs=pb.Logprobs(logprobs=[-1.0]))
-    assert [*offsets, *lists.add(answer)["text_offset"]] == [0, 1, 1, 2]
+    behind = LegacyLogprobs(TokenTexts(lambda: tokenizer), skip_special=True, offset=lists.end())
+    assert [*offsets, *lists_of(behind.add(answer))["text_offset"]] == [0, 1, 1, 2]
 
 
 def test_candidates_do_not_overwrite_one_another_and_have_the_chosen_one():
@@ -68,7 +79,7 @@ def test_candidates_do_not_overwrite_one_another_and_have_the_chosen_one():
         candidate_logprobs=[-1.0, -2.0],
     )
     lists = LegacyLogprobs(TokenTexts(lambda: tokenizer), skip_special=True)
-    given = lists.add(pb.Tokens(token_ids=[a], logprobs=logprobs))
+    given = lists_of(lists.add(pb.Tokens(token_ids=[a], logprobs=logprobs)))
     assert given["top_logprobs"] == [{r"bytes:\xf0\x9f": -1.0, r"bytes:\x98": -2.0, "a": -3.0}]
 
 

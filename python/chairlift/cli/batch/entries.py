@@ -8,6 +8,7 @@ Two formats, which one file may mix:
 A body means what it means over HTTP: the same functions read it.
 """
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,12 @@ from typing import Any, Final
 from chairlift.api import types
 from chairlift.api.errors import RequestError, echo
 from chairlift.server.http.errors import HttpError
-from chairlift.server.http.exchange import to_json
 from chairlift.server.http.json_body import decode
+from chairlift.server.http.json_pieces import to_json
 from chairlift.server.protocols.openai.chat import chat_job
 from chairlift.server.protocols.openai.completions import completions_job
 from chairlift.server.protocols.openai.embeddings import EmbeddingsJob, embeddings_job
-from chairlift.server.protocols.openai.job import Job, Origin
+from chairlift.server.protocols.openai.job import Answer, Job, Origin
 from chairlift.server.protocols.openai.logprobs import TokenTexts
 from chairlift.server.protocols.openai.responses import responses_job
 
@@ -192,6 +193,12 @@ def _kind(value: object) -> str:
 
 
 # --- lines of the output ------------------------------------------------------------------------
+
+
+def body_of(answer: Answer) -> dict[str, Any]:
+    """Return the body of an answer that is complete."""
+    body: dict[str, Any] = json.loads(b"".join(answer.body()))
+    return body
 
 
 def answer_line(head: Head, body: Mapping[str, Any]) -> bytes:

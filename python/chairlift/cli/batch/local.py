@@ -8,7 +8,7 @@ from typing import Any, Final
 from chairlift.api import types
 from chairlift.api.choices import Batching
 from chairlift.api.errors import RequestError
-from chairlift.cli.batch.entries import Task
+from chairlift.cli.batch.entries import Task, body_of
 from chairlift.core.events import AnswerBuilder
 from chairlift.engine.engine import Engine
 from chairlift.engine.prepare.prepared import Prepared
@@ -229,7 +229,7 @@ def _body(live: _Live) -> dict[str, Any]:
     if isinstance(job, EmbeddingsJob):
         return job.answer(live.vectors)
     assert live.answer is not None, job
-    return dict(live.answer.result())
+    return body_of(live.answer)
 
 
 def as_tokens(answer: types.Answer) -> pb.Tokens:

@@ -11,7 +11,7 @@ import numpy as np
 
 from chairlift.api import checks, types
 from chairlift.api.errors import ChairliftError, Reason, RequestError, ServerError
-from chairlift.cli.batch.entries import Task
+from chairlift.cli.batch.entries import Task, body_of
 from chairlift.cli.batch.local import MAX_LIVE_BYTES, Result
 from chairlift.cli.remote import connected
 from chairlift.client import AsyncClient, new_start
@@ -161,7 +161,7 @@ class RemoteRunner:
         finally:
             for text in texts:
                 text.cancel()
-        return dict(answer.result())
+        return body_of(answer)
 
     async def _text(self, start: pb.Start, answer: Answer, first: int) -> None:
         async for event in self._client.submit(start).events():

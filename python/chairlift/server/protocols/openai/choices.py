@@ -4,14 +4,12 @@ A chunk is put together from bytes that are the same for every token of an answe
 text: no object is made for it.
 """
 
-import json
-from json.encoder import encode_basestring
 from typing import Any, Final
 
 from chairlift.server.http.errors import HttpError
-from chairlift.server.http.exchange import to_json
+from chairlift.server.http.json_pieces import arrays, quoted, to_json
 from chairlift.server.protocols.openai.job import Origin
-from chairlift.server.protocols.openai.logprobs import LegacyLogprobs, TokenTexts
+from chairlift.server.protocols.openai.logprobs import LegacyLogprobs, Lists, TokenTexts
 from chairlift.server.protocols.openai.parts import StreamOptions
 from chairlift.server.protocols.openai.tools import Calls, call_delta
 from chairlift.v1 import generation_pb2 as pb
@@ -25,11 +23,6 @@ _FINISH_REASONS: Final = {
 }
 
 _UNFINISHED: Final = b',"finish_reason":null}'
-
-
-def quoted(text: str) -> bytes:
-    """Return a text as JSON."""
-    return encode_basestring(text).encode()
 
 
 class UsageSum:
@@ -80,23 +73,42 @@ class Form:
         self.is_chat = is_chat
         self.has_output = has_output
         self.texts = texts
+        self._prompts: dict[int, LegacyLogprobs] = {}
         self._legacy: dict[int, LegacyLogprobs] = {}
 
     def response_id(self, origin: Origin) -> str:
         """Return the id of a response."""
         return f"{'chatcmpl' if self.is_chat else 'cmpl'}-{origin.handle}"
 
-    def logprobs(self, number: int, tokens: pb.Tokens | pb.Prompt) -> dict[str, Any] | None:
-        """Return the object of an answer's tokens, or of its prompt's."""
-        if self.texts is None:
-            return None
-        if self.is_chat and isinstance(tokens, pb.Tokens):
-            return {"content": self.texts.content(tokens), "refusal": None}
+    def lists(self) -> Lists:
+        """Return the object of log probabilities without any."""
+        if self.is_chat:
+            return Lists(b"content", after=b',"refusal":null}')
+        return Lists(b"tokens", b"token_logprobs", b"top_logprobs", b"text_offset")
+
+    def logprobs(self, number: int, tokens: pb.Tokens) -> tuple[bytes, ...]:
+        """Return the runs for the lists of an answer, of tokens that have log probabilities."""
+        assert self.texts is not None, "invariant: only where they are asked for"
+        if self.is_chat:
+            return (self.texts.content(tokens),)
         legacy = self._legacy.get(number)
         if legacy is None:
-            legacy = LegacyLogprobs(self.texts, skip_special=self.skip_special)
+            prompt = self._prompts.get(number)
+            legacy = self._legacy_at(0 if prompt is None else prompt.end())
             self._legacy[number] = legacy
         return legacy.add(tokens)
+
+    def prompt_logprobs(self, numbers: range, prompt: pb.Prompt) -> tuple[bytes, ...]:
+        """Return the runs for a piece of a prompt, which all answers to it have."""
+        legacy = self._prompts.get(numbers.start)
+        if legacy is None:
+            legacy = self._legacy_at(0)
+            self._prompts.update(dict.fromkeys(numbers, legacy))
+        return legacy.add(prompt)
+
+    def _legacy_at(self, offset: int) -> LegacyLogprobs:
+        assert self.texts is not None, "invariant: only where they are asked for"
+        return LegacyLogprobs(self.texts, skip_special=self.skip_special, offset=offset)
 
     def finish_reason(self, finished: pb.Finished, calls: Calls) -> str:
         """Return why an answer ended; one that a stop cut amid a call does not end with it."""
@@ -107,6 +119,36 @@ class Form:
         return "stop" if is_cut else "tool_calls"
 
 
+class _Choice:
+    """One answer as it grows, encoded as it comes."""
+
+    def __init__(self, lists: Lists | None) -> None:
+        self.text: list[bytes] = []
+        """In pieces, without quotes."""
+        self.reasoning: list[bytes] = []
+        self.calls = Calls()
+        self.logprobs = lists
+        self.reason = ""
+
+    def pieces(self, number: int, *, is_chat: bool) -> list[bytes]:
+        """Return the pieces of the object."""
+        said = self._message() if is_chat else [b'"text":"', *self.text, b'"']
+        logprobs = [b"null"] if self.logprobs is None else self.logprobs.object()
+        end = b',"finish_reason":' + quoted(self.reason) + b"}"
+        return [b'{"index":%d,' % number, *said, b',"logprobs":', *logprobs, end]
+
+    def _message(self) -> list[bytes]:
+        """Return the turn that an answer is; what it does not have is left out."""
+        calls = self.calls.objects()
+        text = [b"null"] if calls and not self.text else [b'"', *self.text, b'"']
+        pieces = [b'"message":{"role":"assistant","content":', *text, b',"refusal":null']
+        if self.reasoning:
+            pieces += [b',"reasoning_content":"', *self.reasoning, b'"']
+        if calls:
+            pieces += [b',"tool_calls":', to_json(calls)]
+        return [*pieces, b"}"]
+
+
 class ChoicesAnswer:
     """A whole response."""
 
@@ -114,75 +156,61 @@ class ChoicesAnswer:
         """Start without text."""
         self._origin = origin
         self._form = form
-        self._texts: list[list[str]] = [[] for _ in range(num_choices)]
-        self._reasoning: list[list[str]] = [[] for _ in range(num_choices)]
-        self._calls = [Calls() for _ in range(num_choices)]
-        self._logprobs: list[dict[str, Any] | None] = [None] * num_choices
-        self._reasons = [""] * num_choices
+        has_lists = form.texts is not None
+        self._choices = [_Choice(form.lists() if has_lists else None) for _ in range(num_choices)]
         self._usage = UsageSum()
 
-    def prompt(self, number: int, prompt: pb.Prompt) -> None:
-        """Add a piece of the prompt of an answer."""
-        self._add(number, prompt)
+    def prompt(self, numbers: range, prompt: pb.Prompt) -> None:
+        """Add a piece of the prompt of some answers."""
+        text = _within(prompt.text)
+        runs = None
+        if self._form.texts is not None:
+            runs = self._form.prompt_logprobs(numbers, prompt)
+        for number in numbers:
+            _add(self._choices[number], text, runs)
 
     def tokens(self, number: int, tokens: pb.Tokens) -> None:
         """Add tokens of an answer."""
         if not self._form.has_output:
             return
-        self._reasoning[number].append(tokens.reasoning)
+        choice = self._choices[number]
+        if tokens.reasoning:
+            choice.reasoning.append(_within(tokens.reasoning))
         for part in tokens.tool_calls:
-            self._calls[number].add(part)
-        self._add(number, tokens)
-
-    def _add(self, number: int, tokens: pb.Tokens | pb.Prompt) -> None:
-        self._texts[number].append(tokens.text)
-        more = self._form.logprobs(number, tokens)
-        before = self._logprobs[number]
-        if before is None or more is None:
-            self._logprobs[number] = more
-        else:
-            for name, values in more.items():
-                if values is not None:
-                    before[name].extend(values)
+            choice.calls.add(part)
+        runs = None if self._form.texts is None else self._form.logprobs(number, tokens)
+        _add(choice, _within(tokens.text), runs)
 
     def finished(self, number: int, finished: pb.Finished) -> None:
         """End an answer."""
-        self._reasons[number] = self._form.finish_reason(finished, self._calls[number])
+        choice = self._choices[number]
+        choice.reason = self._form.finish_reason(finished, choice.calls)
         self._usage.add(finished.usage, has_output=self._form.has_output)
 
-    def result(self) -> dict[str, Any]:
-        """Return the body."""
+    def body(self) -> list[bytes]:
+        """Return the pieces of the body."""
         is_chat = self._form.is_chat
-        return {
+        head = {
             "id": self._form.response_id(self._origin),
             "object": "chat.completion" if is_chat else "text_completion",
             "created": self._origin.created,
             "model": self._origin.model,
-            "choices": [self._choice(number) for number in range(len(self._texts))],
-            "usage": self._usage.object(),
         }
+        choices = arrays([c.pieces(n, is_chat=is_chat) for n, c in enumerate(self._choices)])
+        usage = b',"usage":' + to_json(self._usage.object()) + b"}"
+        return [to_json(head)[:-1], b',"choices":', *choices, usage]
 
-    def _choice(self, number: int) -> dict[str, Any]:
-        text = "".join(self._texts[number])
-        said: dict[str, Any] = {"text": text}
-        if self._form.is_chat:
-            said = {"message": self._message(number, text)}
-        logprobs, reason = self._logprobs[number], self._reasons[number]
-        return {"index": number, **said, "logprobs": logprobs, "finish_reason": reason}
 
-    def _message(self, number: int, text: str) -> dict[str, Any]:
-        """Return the turn that an answer is; what it does not have is left out."""
-        calls = self._calls[number].objects()
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if calls and not text else text,
-            "refusal": None,
-        }
-        if reasoning := "".join(self._reasoning[number]):
-            message["reasoning_content"] = reasoning
-        if calls:
-            message["tool_calls"] = calls
-        return message
+def _within(text: str) -> bytes:
+    """Return a text as a part of a JSON text, without the quotes around it."""
+    return quoted(text)[1:-1]
+
+
+def _add(choice: _Choice, text: bytes, runs: tuple[bytes, ...] | None) -> None:
+    if text:
+        choice.text.append(text)
+    if choice.logprobs is not None and runs is not None:
+        choice.logprobs.add(runs)
 
 
 def was_stopped(finished: pb.Finished, stop_token_ids: frozenset[int]) -> bool:
@@ -239,74 +267,84 @@ class ChoicesStream:
         """Note the length of the prompt of an answer."""
         self._num_prompt_tokens[number] = num_prompt_tokens
 
-    def prompt(self, number: int, prompt: pb.Prompt) -> bytes:
-        """Encode a piece of the prompt of an answer, as if it were output."""
-        return self._chunk(number, prompt)
+    def prompt(self, numbers: range, prompt: pb.Prompt) -> list[bytes]:
+        """Encode a piece of the prompt of some answers, as if it were output."""
+        logprobs = b""
+        if self._form.texts is not None:
+            logprobs = self._object(self._form.prompt_logprobs(numbers, prompt))
+        text = quoted(prompt.text) if prompt.text else b""
+        return [
+            piece for n in numbers for piece in (*self._role(n), *self._chunk(n, text, logprobs))
+        ]
 
-    def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
+    def tokens(self, number: int, tokens: pb.Tokens) -> list[bytes]:
         """Encode tokens of an answer; a part of a character alone is no chunk."""
         if not self._form.has_output:
-            return b""
+            return []
         self._num_tokens[number] += len(tokens.token_ids)
-        return self._chunk(number, tokens)
-
-    def _chunk(self, number: int, tokens: pb.Tokens | pb.Prompt) -> bytes:
-        before = b""
-        if not self._has_begun[number]:
-            self._has_begun[number] = True
-            before = self._role(number)
-        after_text = b""
-        if isinstance(tokens, pb.Tokens):
-            reasoning, after_text = self._fields(number, tokens)
-            before += reasoning
+        logprobs = b""
         if self._form.texts is not None:
-            logprobs = to_json(self._form.logprobs(number, tokens))
-            after = self._after_text + logprobs + self._end(number)
-        elif tokens.text:
-            after = self._after_text + b"null" + self._end(number)
-        else:
-            return before + after_text
-        return before + self._before_text[number] + quoted(tokens.text) + after + after_text
+            logprobs = self._object(self._form.logprobs(number, tokens))
+        text = quoted(tokens.text) if tokens.text else b""
+        chunk = self._chunk(number, text, logprobs)
+        if not self._has_begun[number] or tokens.reasoning or tokens.tool_calls:
+            reasoning, calls = self._fields(number, tokens)
+            return [*self._role(number), *reasoning, *chunk, *calls]
+        return chunk
 
-    def _fields(self, number: int, tokens: pb.Tokens) -> tuple[bytes, bytes]:
+    def _object(self, runs: tuple[bytes, ...]) -> bytes:
+        lists = self._form.lists()
+        lists.add(runs)
+        return b"".join(lists.object())
+
+    def _chunk(self, number: int, text: bytes, logprobs: bytes) -> list[bytes]:
+        """Return the chunk of a text, if there is any or log probabilities."""
+        if not text and not logprobs:
+            return []
+        after = self._after_text + (logprobs or b"null") + self._end(number)
+        return [self._before_text[number] + (text or b'""') + after]
+
+    def _fields(self, number: int, tokens: pb.Tokens) -> tuple[list[bytes], list[bytes]]:
         """Encode what stands before and after the text: reasoning, and parts of function calls."""
-        reasoning = calls = b""
+        reasoning: list[bytes] = []
+        calls: list[bytes] = []
         if tokens.reasoning:
-            reasoning = self._delta(number, {"reasoning_content": tokens.reasoning})
+            reasoning = [self._delta(number, {"reasoning_content": tokens.reasoning})]
         if tokens.tool_calls:
             for part in tokens.tool_calls:
                 self._calls[number].add(part)
             deltas = [call_delta(part) for part in tokens.tool_calls]
-            calls = self._delta(number, {"tool_calls": deltas})
+            calls = [self._delta(number, {"tool_calls": deltas})]
         return reasoning, calls
 
     def _delta(self, number: int, delta: dict[str, Any]) -> bytes:
         choice = b'{"index":%d,"delta":%s,"logprobs":null' % (number, to_json(delta))
         return self._head + choice + self._end(number)
 
-    def _role(self, number: int) -> bytes:
+    def _role(self, number: int) -> list[bytes]:
+        """Return the first chunk of an answer, once."""
+        if self._has_begun[number]:
+            return []
+        self._has_begun[number] = True
         delta = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null' % number
-        return self._head + delta + self._end(number)
+        return [self._head + delta + self._end(number)]
 
-    def finished(self, number: int, finished: pb.Finished) -> bytes:
+    def finished(self, number: int, finished: pb.Finished) -> list[bytes]:
         """Encode the end of an answer."""
         self._usage.add(finished.usage, has_output=self._form.has_output)
         self._num_tokens[number] = finished.usage.output_tokens if self._form.has_output else 0
-        before = b""
-        if not self._has_begun[number]:
-            self._has_begun[number] = True
-            before = self._role(number)
         said = b'"delta":{}' if self._form.is_chat else b'"text":""'
         reason = self._form.finish_reason(finished, self._calls[number]).encode()
         choice = b'{"index":%d,%s,"logprobs":null,"finish_reason":"%s"}' % (number, said, reason)
-        return before + self._head + choice + self._tail(number)
+        return [*self._role(number), self._head + choice + self._tail(number)]
 
-    def failed(self, error: HttpError) -> bytes:
+    def failed(self, error: HttpError) -> list[bytes]:
         """Encode the end of a response that has begun; clients raise for such an event."""
-        return b"data: " + json.dumps({"error": error.object()}).encode() + b"\n\n"
+        return [b"data: " + error.body() + b"\n\n"]
 
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         """Encode the usage, if it was asked for, and the end."""
         if not self._asked.at_end:
-            return DONE
-        return self._head + b'],"usage":' + to_json(self._usage.object()) + b"}\n\n" + DONE
+            return [DONE]
+        usage = self._head + b'],"usage":' + to_json(self._usage.object()) + b"}\n\n"
+        return [usage, DONE]

@@ -15,7 +15,8 @@ from chairlift.engine.pooling.ranking import ranking, rerank_requests
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.pooling_requests import of_tenant, pool
 from chairlift.server.http.errors import Disconnected, HttpError
-from chairlift.server.http.exchange import Exchange, to_json
+from chairlift.server.http.exchange import Exchange
+from chairlift.server.http.json_pieces import to_json
 from chairlift.server.protocols.names import Names
 from chairlift.server.protocols.openai import rules
 from chairlift.server.protocols.openai.fields import Fields

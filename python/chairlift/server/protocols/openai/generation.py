@@ -17,7 +17,7 @@ from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.outbox import Outbox
 from chairlift.server.calls.requests import Requests
 from chairlift.server.http.errors import Disconnected, HttpError, refused
-from chairlift.server.http.exchange import Exchange, to_json_in_turns
+from chairlift.server.http.exchange import Exchange
 from chairlift.server.limits.quotas import sequences_of
 from chairlift.server.protocols.openai.job import Job, Origin, Stream
 from chairlift.server.protocols.openai.resuming import (
@@ -236,8 +236,7 @@ async def serve(server: ServerContext, exchange: Exchange, job: Job) -> None:
                 _check(events)
                 for event in events:
                     if event.HasField("prompt"):
-                        for number in generation.numbers(event):
-                            answer.prompt(number, event.prompt)
+                        answer.prompt(generation.numbers(event), event.prompt)
                     elif event.HasField("tokens"):
                         answer.tokens(generation.number(event), event.tokens)
                     elif event.HasField("finished"):
@@ -245,8 +244,7 @@ async def serve(server: ServerContext, exchange: Exchange, job: Job) -> None:
     except RequestError as error:
         raise HttpError.of(job.names.translate(error)) from None
     headers = (("content-type", "application/json"), *_names(generation))
-    body = await to_json_in_turns(answer.result())
-    await exchange.respond(body, headers=headers)
+    await exchange.respond_in_turns(answer.body(), headers)
 
 
 async def continue_stream(server: ServerContext, exchange: Exchange) -> None:
@@ -283,38 +281,43 @@ async def _write_stream(
         while not generation.is_over():
             events = await generation.events()
             _check(events)
-            data = b"".join([_encode(stream, generation, event, after) for event in events])
+            pieces: list[bytes] = []
+            for event in events:
+                pieces += _encode(stream, generation, event, after)
             is_over = generation.is_over()
             if is_over and not generation.has_ids:
-                data += stream.end()
-            elif not data and not is_over and time.monotonic() - last_write >= KEEP_ALIVE_S:
-                data = _KEEP_ALIVE
-            if data or is_over:
-                last_write = time.monotonic()
+                pieces += stream.end()
+            elif not pieces and not is_over and time.monotonic() - last_write >= KEEP_ALIVE_S:
+                pieces = [_KEEP_ALIVE]
+            if pieces or is_over:
                 if not exchange.has_begun:
                     await exchange.begin(headers)
-                await exchange.write(data, more=not is_over)
+                await exchange.write_in_turns(pieces, more=not is_over)
+                last_write = time.monotonic()
     except (RequestError, HttpError) as error:
         is_slow = isinstance(error, RequestError) and error.reason is Reason.SLOW_READER
         if is_slow or not exchange.has_begun:
             raise
         if isinstance(error, RequestError):
             error = HttpError.of(job.names.translate(error))
-        await exchange.write(stream.failed(error), more=False)
+        await exchange.write_in_turns(stream.failed(error), more=False)
 
 
-def _encode(stream: Stream, generation: Generation, event: pb.Event, after: EventId) -> bytes:
-    kind, data = event.WhichOneof("event"), b""
+def _encode(
+    stream: Stream, generation: Generation, event: pb.Event, after: EventId
+) -> Iterable[bytes]:
+    kind = event.WhichOneof("event")
+    pieces: list[bytes] = []
     if kind == "accepted":
         for number in generation.numbers(event):
             stream.accepted(number, event.accepted.num_prompt_tokens)
     elif kind == "prompt":
-        data = b"".join([stream.prompt(n, event.prompt) for n in generation.numbers(event)])
+        pieces = stream.prompt(generation.numbers(event), event.prompt)
     elif kind == "tokens":
-        data = stream.tokens(generation.number(event), event.tokens)
+        pieces = stream.tokens(generation.number(event), event.tokens)
     elif kind == "finished":
-        data = stream.finished(generation.number(event), event.finished)
+        pieces = stream.finished(generation.number(event), event.finished)
     if not generation.has_ids:
-        return data
+        return pieces
     # Of one request: its last event makes the last ones of the response, too.
-    return numbered(data + stream.end() if event.last else data, event.number, after)
+    return numbered(pieces + stream.end() if event.last else pieces, event.number, after)

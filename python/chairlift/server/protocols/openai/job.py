@@ -1,8 +1,8 @@
 """What an endpoint makes of a body: requests of the engine, and the form of their answer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from chairlift.api import types
 from chairlift.server.convert.messages import OutputOptions
@@ -12,10 +12,10 @@ from chairlift.v1 import generation_pb2 as pb
 
 
 class Answer(Protocol):
-    """A response that is sent whole."""
+    """A response that is sent whole; what comes is encoded at once."""
 
-    def prompt(self, number: int, prompt: pb.Prompt) -> None:
-        """Add a piece of the prompt of an answer; only where it is asked for."""
+    def prompt(self, numbers: range, prompt: pb.Prompt) -> None:
+        """Add a piece of the prompt of some answers; only where it is asked for."""
 
     def tokens(self, number: int, tokens: pb.Tokens) -> None:
         """Add tokens of an answer."""
@@ -23,29 +23,33 @@ class Answer(Protocol):
     def finished(self, number: int, finished: pb.Finished) -> None:
         """End an answer."""
 
-    def result(self) -> Mapping[str, Any]:
-        """Return the body."""
+    def body(self) -> list[bytes]:
+        """Return the pieces of the body."""
 
 
 class Stream(Protocol):
-    """A response that is sent as events; each method returns encoded ones, or nothing."""
+    """A response that is sent as events.
+
+    Each method returns pieces of encoded events: an event begins with a piece of its own, and may
+    have many.
+    """
 
     def accepted(self, number: int, num_prompt_tokens: int) -> None:
         """Note the length of the prompt of an answer."""
 
-    def prompt(self, number: int, prompt: pb.Prompt) -> bytes:
-        """Encode a piece of the prompt of an answer; only where it is asked for."""
+    def prompt(self, numbers: range, prompt: pb.Prompt) -> list[bytes]:
+        """Encode a piece of the prompt of some answers; only where it is asked for."""
 
-    def tokens(self, number: int, tokens: pb.Tokens) -> bytes:
+    def tokens(self, number: int, tokens: pb.Tokens) -> list[bytes]:
         """Encode tokens of an answer; called once per step and answer."""
 
-    def finished(self, number: int, finished: pb.Finished) -> bytes:
+    def finished(self, number: int, finished: pb.Finished) -> list[bytes]:
         """Encode the end of an answer."""
 
-    def failed(self, error: HttpError) -> bytes:
+    def failed(self, error: HttpError) -> list[bytes]:
         """Encode the end of a response that has begun."""
 
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         """Encode the end of the response, after all answers."""
 
 

@@ -1,10 +1,11 @@
-"""Log probabilities in the shapes of the API."""
+"""Log probabilities in the shapes of the API, as JSON: an answer has thousands of entries."""
 
 import codecs
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from chairlift.server.http.json_pieces import array, quoted, to_json
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class TokenTexts:
         """
         self.tokenizer = tokenizer
         self.bytes_of = functools.lru_cache(maxsize=4096)(self._bytes_of)
+        self._frame_of = functools.lru_cache(maxsize=4096)(self._frame)
+        self.name_of = functools.lru_cache(maxsize=4096)(self._name)
         self.piece_of = functools.lru_cache(maxsize=4096)(self._piece_of)
 
     def _bytes_of(self, token_id: int) -> bytes:
@@ -43,36 +46,47 @@ class TokenTexts:
         pieces = self.tokenizer().pieces
         return pieces.piece(token_id, is_first=is_first, skip_special=skip_special)
 
-    def name_of(self, token_id: int) -> str:
+    def _name(self, token_id: int) -> bytes:
         """Return the name of a token in a completion: its text, or bytes that are none alone.
 
         Each part of a character has a name of its own, as in the OpenAI API.
         """
         data = self.bytes_of(token_id)
         try:
-            return data.decode()
+            return quoted(data.decode())
         except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+            return quoted("bytes:" + "".join(f"\\x{byte:02x}" for byte in data))
 
-    def content(self, tokens: pb.Tokens) -> list[dict[str, Any]]:
-        """Return the entries of chat completions and responses."""
+    def content(self, tokens: pb.Tokens) -> bytes:
+        """Return the run of entries of chat completions and responses."""
         chosen = zip(tokens.token_ids, tokens.logprobs.logprobs, strict=True)
         likeliest = candidates_of(tokens.logprobs)
-        return [
-            {
-                **self._entry(token_id, logprob),
-                "top_logprobs": [self._entry(*candidate) for candidate in candidates],
-            }
-            for (token_id, logprob), candidates in zip(chosen, likeliest, strict=True)
-        ]
+        return b",".join(
+            [
+                b'%b,"top_logprobs":[%b]}'
+                % (
+                    self._entry(token_id, logprob),
+                    b",".join([b"%b}" % self._entry(other, value) for other, value in candidates]),
+                )
+                for (token_id, logprob), candidates in zip(chosen, likeliest, strict=True)
+            ]
+        )
 
-    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+    def _entry(self, token_id: int, logprob: float) -> bytes:
+        """Return an entry without its end."""
+        before, after = self._frame_of(token_id)
+        return before + number(logprob) + after
+
+    def _frame(self, token_id: int) -> tuple[bytes, bytes]:
+        """Return what stands before and after the log probability in the entry of a token."""
         data = self.bytes_of(token_id)
-        return {
-            "token": data.decode(errors="replace"),
-            "logprob": max(logprob, _LEAST),
-            "bytes": list(data),
-        }
+        before = b'{"token":%b,"logprob":' % quoted(data.decode(errors="replace"))
+        return before, b',"bytes":' + to_json(list(data))
+
+
+def number(logprob: float) -> bytes:
+    """Return a log probability as JSON."""
+    return b"%r" % max(logprob, _LEAST)
 
 
 def candidates_of(given: pb.Logprobs) -> list[list[tuple[int, float]]]:
@@ -85,13 +99,10 @@ def candidates_of(given: pb.Logprobs) -> list[list[tuple[int, float]]]:
 class _Place:
     """Where the tokens of a text begin, in characters; it decodes as the scheduler does."""
 
-    def __init__(self, texts: TokenTexts, *, skip_special: bool) -> None:
+    def __init__(self, texts: TokenTexts, *, skip_special: bool, offset: int) -> None:
         self._texts = texts
         self._skip_special = skip_special
-        self.offset = 0
-        self._restart()
-
-    def _restart(self) -> None:
+        self.offset = offset
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._has_tokens = self._has_text = False
 
@@ -114,57 +125,87 @@ class _Place:
                 text = text[1:]
         self.offset += len(text)
 
-    def end(self) -> None:
-        """End a prompt: what follows is decoded as a text of its own."""
+    def end(self) -> int:
+        """End the text: what follows is decoded as a text of its own; return its offset."""
         self._add(self._decoder.decode(b"", final=True))
-        self._restart()
+        return self.offset
+
+
+class Lists:
+    """Parallel lists of an answer, in runs: values that are encoded, with commas between them.
+
+    The answers to a prompt share its runs.
+    """
+
+    def __init__(self, *names: bytes, after: bytes = b"}") -> None:
+        """Start without values.
+
+        Args:
+            names: Of the lists in their object.
+            after: The end of the object.
+        """
+        self._runs: dict[bytes, list[bytes]] = {name: [] for name in names}
+        self._after = after
+
+    def add(self, runs: tuple[bytes, ...]) -> None:
+        """Add a run to each list."""
+        for values, run in zip(self._runs.values(), runs, strict=True):
+            if run:
+                values.append(run)
+
+    def object(self) -> list[bytes]:
+        """Return the pieces of the object."""
+        pieces: list[bytes] = []
+        for name, values in self._runs.items():
+            pieces += [b'%b"%b":' % (b"," if pieces else b"{", name), *array(values)]
+        return [*pieces, self._after]
 
 
 class LegacyLogprobs:
-    """The parallel lists of text completions, whose offsets count on over an answer."""
+    """What fills the lists of an answer, whose offsets count on over its prompt."""
 
-    def __init__(self, texts: TokenTexts, *, skip_special: bool) -> None:
-        """Start at the beginning of an answer.
+    def __init__(self, texts: TokenTexts, *, skip_special: bool, offset: int = 0) -> None:
+        """Start at the beginning of a text.
 
         Args:
             texts: Of the tokens.
             skip_special: The text leaves special tokens out.
+            offset: Characters before it.
         """
         self._texts = texts
-        self._place = _Place(texts, skip_special=skip_special)
-        self._is_prompt = False
+        self._place = _Place(texts, skip_special=skip_special, offset=offset)
 
-    def add(self, tokens: pb.Tokens | pb.Prompt) -> dict[str, list[Any]]:
-        """Return the lists of the next tokens; the first one of a prompt has no probability."""
-        is_prompt = isinstance(tokens, pb.Prompt)
-        if self._is_prompt and not is_prompt:
-            self._place.end()
-        self._is_prompt = is_prompt
+    def end(self) -> int:
+        """Return how many characters there are, where no token follows."""
+        return self._place.end()
+
+    def add(self, tokens: pb.Tokens | pb.Prompt) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return the runs of the next tokens; the first one of a prompt has no probability.
+
+        Returns:
+            Names, log probabilities, candidates and offsets.
+        """
         names = [self._texts.name_of(token_id) for token_id in tokens.token_ids]
-        offsets = [self._place.next(token_id) for token_id in tokens.token_ids]
-        logprobs = [max(logprob, _LEAST) for logprob in tokens.logprobs.logprobs]
-        without: list[Any] = [None] * (len(names) - len(logprobs))
+        offsets = [b"%d" % self._place.next(token_id) for token_id in tokens.token_ids]
+        logprobs = [number(logprob) for logprob in tokens.logprobs.logprobs]
+        without = [b"null"] * (len(names) - len(logprobs))
         chosen = zip(names[len(without) :], logprobs, strict=True)
         candidates = [
-            self._named(likeliest, name, logprob)
-            for likeliest, (name, logprob) in zip(
-                candidates_of(tokens.logprobs), chosen, strict=True
-            )
+            self._named(pairs, name, logprob)
+            for pairs, (name, logprob) in zip(candidates_of(tokens.logprobs), chosen, strict=True)
         ]
-        return {
-            "tokens": names,
-            "token_logprobs": without + logprobs,
-            "top_logprobs": without + candidates,
-            "text_offset": offsets,
-        }
+        return (
+            b",".join(names),
+            b",".join(without + logprobs),
+            b",".join(without + candidates),
+            b",".join(offsets),
+        )
 
-    def _named(
-        self, likeliest: list[tuple[int, float]], chosen: str, logprob: float
-    ) -> dict[str, float]:
+    def _named(self, likeliest: list[tuple[int, float]], chosen: bytes, logprob: bytes) -> bytes:
         """Return the candidates by their names, the chosen token among them."""
-        named: dict[str, float] = {}
+        named: dict[bytes, bytes] = {}
         for token_id, value in likeliest:
             # Of tokens with one name the likeliest is first.
-            named.setdefault(self._texts.name_of(token_id), max(value, _LEAST))
+            named.setdefault(self._texts.name_of(token_id), number(value))
         named.setdefault(chosen, logprob)
-        return named
+        return b"{%b}" % b",".join([b"%b:%b" % pair for pair in named.items()])

@@ -129,6 +129,10 @@ def stop_ids(request: types.Request) -> frozenset[int]:
     return frozenset(i for i in ids if isinstance(i, int)) if isinstance(ids, list) else frozenset()
 
 
+_LOGPROBS_INTERVAL: Final = 8
+"""Tokens that are delivered at a time to an answer that is sent whole."""
+
+
 def output(
     *,
     stream: bool,
@@ -138,6 +142,8 @@ def output(
     counts: bool = False,
 ) -> OutputOptions:
     """Return what the outbox delivers: each step of a stream, else all at the end.
+
+    Log probabilities come as they are computed: those of a whole answer take long to encode.
 
     Args:
         stream: The answer is sent as events.
@@ -151,7 +157,7 @@ def output(
         token_ids=logprobs or counts,
         logprobs=logprobs,
         timeline=False,
-        interval=1 if stream else 0,
+        interval=1 if stream else _LOGPROBS_INTERVAL if logprobs else 0,
         num_candidates=num_candidates,
         echo=echo,
         prompt_logprobs=echo and logprobs,

@@ -7,7 +7,7 @@ Python stands for each of its values then.
 from typing import Any
 
 from chairlift.api.checks import bad
-from chairlift.server.http.exchange import to_json
+from chairlift.server.http.json_pieces import to_json
 from chairlift.server.protocols.openai.fields import Fields
 
 _AS_SENT = (

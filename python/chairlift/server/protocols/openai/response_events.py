@@ -9,17 +9,17 @@
 Every event has its `type` and a `sequence_number`; the last one has the whole response.
 """
 
-import json
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
 from chairlift.server.http.errors import HttpError
-from chairlift.server.http.exchange import to_json
-from chairlift.server.protocols.openai.choices import UsageSum, quoted, was_stopped
+from chairlift.server.http.json_pieces import arrays, quoted, to_json
+from chairlift.server.protocols.openai.choices import UsageSum, was_stopped
 from chairlift.server.protocols.openai.job import Origin
 from chairlift.server.protocols.openai.logprobs import TokenTexts
-from chairlift.server.protocols.openai.response_items import Growth, Item, Items
+from chairlift.server.protocols.openai.response_items import Ended, Growth, Item, Items
 from chairlift.server.protocols.openai.tools import is_json
 from chairlift.v1 import generation_pb2 as pb
 
@@ -41,6 +41,8 @@ class _Response:
         self._repeated = repeated
         self._usage: dict[str, Any] | None = None
         self.is_incomplete = False
+        self._ended: list[list[bytes]] = []
+        """Pieces of each item that has ended."""
 
     def finish(self, finished: pb.Finished) -> Growth | None:
         """Note how the answer ended; return the item that an answer without any gets."""
@@ -66,12 +68,19 @@ class _Response:
         is_cut = was_stopped(finished, self._stop_token_ids) and not is_json(last.text)
         return "incomplete" if is_cut else self.last_status
 
-    def object(
-        self, status: str, output: list[dict[str, Any]], error: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Return the response."""
+    def end_item(self, item: Item, status: str) -> Ended:
+        """End an item, which the response has from then on."""
+        ended = item.end(status)
+        self._ended.append(ended.object)
+        return ended
+
+    def pieces(self, status: str, error: dict[str, Any] | None = None) -> list[bytes]:
+        """Return the response, with the items that have ended and what it repeats.
+
+        A failed response has no items.
+        """
         is_incomplete = status == "incomplete"
-        return {
+        head = {
             "id": f"resp_{self.origin.handle}",
             "object": "response",
             "created_at": self.origin.created,
@@ -80,23 +89,15 @@ class _Response:
             "error": error,
             "incomplete_details": {"reason": "max_output_tokens"} if is_incomplete else None,
             "model": self.origin.model,
-            "output": output,
-            "usage": self._usage,
         }
+        output = arrays([] if error else self._ended)
+        usage = b',"usage":' + to_json(self._usage)
+        return [to_json(head)[:-1], b',"output":', *output, usage, b",", self._repeated, b"}"]
 
     @property
     def last_status(self) -> str:
         """Return the status of the response at its end."""
         return "incomplete" if self.is_incomplete else "completed"
-
-    def end(self) -> dict[str, Any]:
-        """Return the response at its end."""
-        items = self.items.objects(is_incomplete=self.last_item_status == "incomplete")
-        return self.object(self.last_status, items)
-
-    def whole(self, values: dict[str, Any]) -> bytes:
-        """Encode a response with what it repeats of its request."""
-        return to_json(values)[:-1] + b"," + self._repeated + b"}"
 
 
 class ResponseAnswer:
@@ -112,21 +113,25 @@ class ResponseAnswer:
         """Start without text."""
         self._response = _Response(origin, repeated, texts, stop_token_ids)
 
-    def prompt(self, _number: int, _prompt: pb.Prompt) -> None:
+    def prompt(self, _numbers: range, _prompt: pb.Prompt) -> None:
         """Ignore a prompt: no response asks for it."""
 
     def tokens(self, _number: int, tokens: pb.Tokens) -> None:
         """Add tokens."""
-        self._response.items.add(tokens)
+        for growth in self._response.items.add(tokens):
+            if growth.ended is not None:
+                self._response.end_item(growth.ended, "completed")
 
     def finished(self, _number: int, finished: pb.Finished) -> None:
         """End the answer."""
         self._response.finish(finished)
+        last = self._response.items.last
+        assert last is not None, "invariant: an answer without any item gets an empty one"
+        self._response.end_item(last, self._response.last_item_status)
 
-    def result(self) -> dict[str, Any]:
-        """Return the body."""
-        result: dict[str, Any] = json.loads(self._response.whole(self._response.end()))
-        return result
+    def body(self) -> list[bytes]:
+        """Return the pieces of the body."""
+        return self._response.pieces(self._response.last_status)
 
 
 class ResponseStream:
@@ -146,39 +151,36 @@ class ResponseStream:
         self._before = b""
         """Of a delta of the message, the same for every token."""
 
-    def _event(self, kind: str, **values: Any) -> bytes:
-        event = {"type": f"response.{kind}", "sequence_number": self._number, **values}
+    def _event(self, kind: str, pieces: Sequence[bytes] = (), **values: Any) -> list[bytes]:
+        """Return the pieces of an event: its values, and members that are encoded."""
+        event = to_json({"type": f"response.{kind}", "sequence_number": self._number, **values})
         self._number += 1
-        return b"event: response." + kind.encode() + b"\ndata: " + to_json(event) + b"\n\n"
+        head = b"event: response." + kind.encode() + b"\ndata: " + event[:-1]
+        return [head, *pieces, b"}\n\n"]
 
-    def _with_response(self, kind: str, response: dict[str, Any]) -> bytes:
-        event = {"type": f"response.{kind}", "sequence_number": self._number}
-        self._number += 1
-        data = to_json(event)[:-1] + b',"response":' + self._response.whole(response) + b"}"
-        return b"event: response." + kind.encode() + b"\ndata: " + data + b"\n\n"
-
-    def _begin(self) -> bytes:
+    def _begin(self) -> list[bytes]:
         if self._has_begun:
-            return b""
+            return []
         self._has_begun = True
-        response = self._response.object("in_progress", [])
-        created = self._with_response("created", response)
-        return created + self._with_response("in_progress", response)
+        response = [b',"response":', *self._response.pieces("in_progress")]
+        return self._event("created", response) + self._event("in_progress", response)
 
     def accepted(self, _number: int, _num_prompt_tokens: int) -> None:
         """Ignore the length of the prompt: the usage at the end has it."""
 
-    def prompt(self, _number: int, _prompt: pb.Prompt) -> bytes:
+    def prompt(self, _numbers: range, _prompt: pb.Prompt) -> list[bytes]:
         """Return nothing: no response asks for its prompt."""
-        return b""
+        return []
 
-    def tokens(self, _number: int, tokens: pb.Tokens) -> bytes:
+    def tokens(self, _number: int, tokens: pb.Tokens) -> list[bytes]:
         """Encode what items have got; a part of a character alone is nothing."""
-        before = self._begin()
-        return before + b"".join([self._grow(part) for part in self._response.items.add(tokens)])
+        pieces = self._begin()
+        for part in self._response.items.add(tokens):
+            pieces += self._grow(part)
+        return pieces
 
-    def _grow(self, growth: Growth) -> bytes:
-        before = b""
+    def _grow(self, growth: Growth) -> list[bytes]:
+        before: list[bytes] = []
         if growth.ended is not None:
             before += self._end_item(growth.ended, "completed")
         if growth.is_new:
@@ -187,64 +189,62 @@ class ResponseStream:
             return before
         item = growth.item
         if item.kind == "function_call":
-            place = {"item_id": item.item_id, "output_index": item.position}
+            place: dict[str, Any] = {"item_id": item.item_id, "output_index": item.position}
             return before + self._event("function_call_arguments.delta", **place, delta=growth.text)
         if item.kind == "reasoning":
             return before + self._event("reasoning_text.delta", **_place(item), delta=growth.text)
-        logprobs = to_json(growth.logprobs) if growth.logprobs else b"[]"
-        after = b',"logprobs":%s,"sequence_number":%d}\n\n' % (logprobs, self._number)
+        after = b',"logprobs":[%b],"sequence_number":%d}\n\n' % (growth.logprobs, self._number)
         self._number += 1
-        return before + self._before + quoted(growth.text) + after
+        return [*before, self._before + quoted(growth.text) + after]
 
-    def _begin_item(self, item: Item) -> bytes:
-        added = self._event(
-            "output_item.added", output_index=item.position, item=item.object("in_progress")
-        )
+    def _begin_item(self, item: Item) -> list[bytes]:
+        at: dict[str, Any] = {"output_index": item.position}
+        added = self._event("output_item.added", [b',"item":', item.new()], **at)
         if item.kind == "function_call":
             return added
         place = _place(item)
         delta = b'"type":"response.output_text.delta",' + to_json(place)[1:-1]
         self._before = b"event: response.output_text.delta\ndata: {" + delta + b',"delta":'
-        part = item.part(is_empty=True)
-        return added + self._event("content_part.added", **place, part=part)
+        part = item.part(b'""', [b"[]"])
+        return added + self._event("content_part.added", [b',"part":', *part], **place)
 
-    def _end_item(self, item: Item, status: str) -> bytes:
-        done: bytes
+    def _end_item(self, item: Item, status: str) -> list[bytes]:
+        ended = self._response.end_item(item, status)
+        at: dict[str, Any] = {"output_index": item.position}
         if item.kind == "function_call":
-            place = {"item_id": item.item_id, "output_index": item.position}
+            place: dict[str, Any] = {"item_id": item.item_id, **at, "name": item.name}
             kind = "function_call_arguments.done"
-            done = self._event(kind, **place, name=item.name, arguments=item.text)
+            done = self._event(kind, [b',"arguments":', ended.text], **place)
         else:
-            if item.kind == "reasoning":
-                done = self._event("reasoning_text.done", **_place(item), text=item.text)
-            else:
-                values = {"text": item.text, "logprobs": item.logprobs}
-                done = self._event("output_text.done", **_place(item), **values)
-            done += self._event("content_part.done", **_place(item), part=item.part())
-        ended = item.object(status)
-        return done + self._event("output_item.done", output_index=item.position, item=ended)
+            is_message = item.kind == "message"
+            kind = "output_text.done" if is_message else "reasoning_text.done"
+            more = [b',"logprobs":', *ended.logprobs] if is_message else []
+            done = self._event(kind, [b',"text":', ended.text, *more], **_place(item))
+            done += self._event("content_part.done", [b',"part":', *ended.part], **_place(item))
+        return done + self._event("output_item.done", [b',"item":', *ended.object], **at)
 
-    def finished(self, _number: int, finished: pb.Finished) -> bytes:
+    def finished(self, _number: int, finished: pb.Finished) -> list[bytes]:
         """Encode the end of the item that was open."""
-        before = self._begin()
+        pieces = self._begin()
         growth = self._response.finish(finished)
         if growth is not None:
-            before += self._grow(growth)
+            pieces += self._grow(growth)
         last = self._response.items.last
         assert last is not None
-        return before + self._end_item(last, self._response.last_item_status)
+        return pieces + self._end_item(last, self._response.last_item_status)
 
-    def failed(self, error: HttpError) -> bytes:
+    def failed(self, error: HttpError) -> list[bytes]:
         """Encode the failure of a response that has begun."""
         code = "server_error"
         if error.status is HTTPStatus.TOO_MANY_REQUESTS:
             code = "rate_limit_exceeded"
         failure = {"code": code, "message": error.message}
-        return self._with_response("failed", self._response.object("failed", [], failure))
+        return self._event("failed", [b',"response":', *self._response.pieces("failed", failure)])
 
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         """Encode the whole response."""
-        return self._with_response(self._response.last_status, self._response.end())
+        status = self._response.last_status
+        return self._event(status, [b',"response":', *self._response.pieces(status)])
 
 
 def _place(item: Item) -> dict[str, Any]:

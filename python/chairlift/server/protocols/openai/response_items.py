@@ -5,8 +5,9 @@ item of its own.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from chairlift.server.http.json_pieces import array, quoted, to_json
 from chairlift.server.protocols.openai.logprobs import TokenTexts
 from chairlift.v1 import generation_pb2 as pb
 
@@ -28,32 +29,62 @@ class Item:
     """Of the function that is called."""
     texts: list[str] = field(default_factory=list)
     """Of a call, its arguments."""
-    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: list[bytes] = field(default_factory=list)
+    """Runs of entries, encoded as they came."""
 
     @property
     def text(self) -> str:
         """Return the text so far."""
         return "".join(self.texts)
 
-    def part(self, *, is_empty: bool = False) -> dict[str, Any]:
-        """Return the content of a message or of reasoning."""
-        text = "" if is_empty else self.text
-        if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": text}
-        logprobs = [] if is_empty else self.logprobs
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+    def part(self, text: bytes, logprobs: list[bytes]) -> list[bytes]:
+        """Return the pieces of the content of a message or of reasoning.
 
-    def object(self, status: str) -> dict[str, Any]:
-        """Return the item; one that is in progress has no content yet."""
-        is_new = status == "in_progress"
-        item: dict[str, Any] = {"id": self.item_id, "type": self.kind, "status": status}
-        if self.kind == "function_call":
-            arguments = "" if is_new else self.text
-            return {**item, "call_id": self.call_id, "name": self.name, "arguments": arguments}
-        content = [] if is_new else [self.part()]
+        Args:
+            text: Encoded.
+            logprobs: Pieces of the list of its entries.
+        """
         if self.kind == "reasoning":
-            return {**item, "summary": [], "content": content}
-        return {**item, "role": "assistant", "content": content}
+            return [b'{"type":"reasoning_text","text":', text, b"}"]
+        before = b'{"type":"output_text","text":'
+        return [before, text, b',"annotations":[],"logprobs":', *logprobs, b"}"]
+
+    def new(self) -> bytes:
+        """Return the item before it has any content."""
+        content = b',"arguments":""}' if self.kind == "function_call" else b',"content":[]}'
+        return to_json(self._head("in_progress"))[:-1] + content
+
+    def _head(self, status: str) -> dict[str, object]:
+        head: dict[str, object] = {"id": self.item_id, "type": self.kind, "status": status}
+        if self.kind == "function_call":
+            return {**head, "call_id": self.call_id, "name": self.name}
+        if self.kind == "reasoning":
+            return {**head, "summary": []}
+        return {**head, "role": "assistant"}
+
+    def end(self, status: str) -> "Ended":
+        """Return the item as it is at its end."""
+        text = quoted(self.text)
+        head = to_json(self._head(status))[:-1]
+        if self.kind == "function_call":
+            return Ended(self, text, [], [], [head, b',"arguments":', text, b"}"])
+        logprobs = array(self.logprobs)
+        part = self.part(text, logprobs)
+        return Ended(self, text, logprobs, part, [head, b',"content":[', *part, b"]}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An item at its end, encoded once for all the places that have it."""
+
+    item: Item
+    text: bytes
+    logprobs: list[bytes]
+    """Pieces of the list of entries."""
+    part: list[bytes]
+    """Pieces of the content; a function call has none."""
+    object: list[bytes]
+    """Pieces of the item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +96,8 @@ class Growth:
     ended: Item | None
     """The item before it, which is complete now."""
     text: str
-    logprobs: list[dict[str, Any]]
+    logprobs: bytes
+    """A run of entries, with commas between them."""
 
 
 class Items:
@@ -92,7 +124,7 @@ class Items:
         grown = []
         if tokens.reasoning:
             grown.append(self._grow("reasoning", tokens.reasoning))
-        entries = [] if self._texts is None else self._texts.content(tokens)
+        entries = b"" if self._texts is None else self._texts.content(tokens)
         if tokens.text or entries:
             is_text = bool(tokens.text) or self.last is None or self.last.kind == "message"
             # The tokens of reasoning and calls have no place for their log probabilities.
@@ -108,7 +140,7 @@ class Items:
         self,
         kind: Kind,
         text: str,
-        logprobs: list[dict[str, Any]] | None = None,
+        logprobs: bytes = b"",
         call: pb.ToolCall | None = None,
     ) -> Growth:
         last = self.last
@@ -122,16 +154,10 @@ class Items:
             self._items.append(item)
         item = self._items[-1]
         item.texts.append(text)
-        item.logprobs += logprobs or []
-        return Growth(item, is_new, last if is_new else None, text, logprobs or [])
+        if logprobs:
+            item.logprobs.append(logprobs)
+        return Growth(item, is_new, last if is_new else None, text, logprobs)
 
     def finish(self) -> Growth | None:
         """End the output: one that has no item gets an empty message."""
         return None if self._items else self._grow("message", "")
-
-    def objects(self, *, is_incomplete: bool) -> list[dict[str, Any]]:
-        """Return the items at the end; the last one may be incomplete."""
-        items = [item.object("completed") for item in self._items]
-        if is_incomplete and items:
-            items[-1]["status"] = "incomplete"
-        return items

@@ -6,6 +6,7 @@ the log are written again: the same events make the same bytes.
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final
@@ -83,19 +84,20 @@ def _bad(message: str, name: str) -> HttpError:
     return refused(HTTPStatus.BAD_REQUEST, message, "bad_parameter", name)
 
 
-def numbered(data: bytes, number: int, after: EventId) -> bytes:
-    """Return the events that one event of the engine makes with their ids.
+def numbered(pieces: Iterable[bytes], number: int, after: EventId) -> Iterator[bytes]:
+    """Yield the pieces of the events that one event of the engine makes, each with its id.
 
     Args:
-        data: The events.
+        pieces: Each event begins with a piece of its own.
         number: Of the engine's event.
         after: Events up to this one are left out.
     """
-    if number < after[0]:
-        return b""
-    events = enumerate(data.split(_END)[:-1])
-    return b"".join(
-        b"id: %d.%d\n%b\n\n" % (number, index, event)
-        for index, event in events
-        if (number, index) > after
-    )
+    index, is_new = 0, True
+    for piece in pieces:
+        if (number, index) > after:
+            if is_new:
+                yield b"id: %d.%d\n" % (number, index)
+            yield piece
+        # JSON has no line breaks.
+        is_new = piece.endswith(_END)
+        index += is_new

@@ -17,7 +17,8 @@ from chairlift.server.config import ServerConfig
 from chairlift.server.convert.messages import check_model
 from chairlift.server.http.app import route
 from chairlift.server.http.errors import refused
-from chairlift.server.http.exchange import Exchange, to_json
+from chairlift.server.http.exchange import Exchange
+from chairlift.server.http.json_pieces import to_json
 from chairlift.server.protocols.openai.chat import chat_job
 from chairlift.server.protocols.openai.completions import completions_job
 from chairlift.server.protocols.openai.embeddings import embeddings, rerank
