@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from chairlift.server.protocols.openai import generation
+from chairlift.server.http import http_call
 
 from tests.server.connection import until
 from tests.server.openai.conftest import HELLO
@@ -78,7 +78,7 @@ async def test_a_deadline_ends_the_exchange(api):
 
 
 async def test_a_stream_that_waits_is_kept_alive(api, monkeypatch):
-    monkeypatch.setattr(generation, "KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(http_call, "KEEP_ALIVE_S", 0.02)
     async with api(max_num_seqs=1) as served:
         running = await served.chat(stream=True, max_tokens=240)
         async with served.raw() as raw:

@@ -41,6 +41,7 @@ def http_listener(
         from chairlift.server.http.app import HttpApp
         from chairlift.server.http.connections import Connections
         from chairlift.server.http.listener import HttpListener
+        from chairlift.server.page.routes import routes as page_routes
         from chairlift.server.page.static_files import routes_of, static_files
         from chairlift.server.protocols.openai import routes
     except ModuleNotFoundError as error:
@@ -51,7 +52,7 @@ def http_listener(
     endpoints, open_paths = routes(server, config, is_serving), {"/health"}
     if page_is_on(config, address):
         files = static_files()
-        endpoints += routes_of(files)
+        endpoints += [*routes_of(files), *page_routes(server)]
         open_paths |= files.keys()
     connections = Connections(config.max_connections)
     app = HttpApp(server, receiving, config, address, endpoints, frozenset(open_paths), on_failure)

@@ -16,11 +16,11 @@ from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.pooling_requests import of_tenant, pool
 from chairlift.server.http.errors import Disconnected, HttpError
 from chairlift.server.http.exchange import Exchange
+from chairlift.server.http.http_call import deadline_of
 from chairlift.server.http.json_pieces import to_json
 from chairlift.server.protocols.names import Names
 from chairlift.server.protocols.openai import rules
 from chairlift.server.protocols.openai.fields import Fields
-from chairlift.server.protocols.openai.generation import deadline_of
 from chairlift.server.protocols.openai.parts import model_of
 
 MAX_INPUTS: Final = 2048

@@ -114,6 +114,11 @@ class Fields:
         for name in names:
             self._values.pop(name, None)
 
+    def rest(self) -> dict[str, Any]:
+        """Take all that is left."""
+        rest, self._values = self._values, {}
+        return rest
+
     def end(self) -> None:
         """Refuse what is left.
 

@@ -1,23 +1,20 @@
 """Runs the requests of one exchange, and writes their answer.
 
-The exchange waits in one place, for its outbox; the client's end, its deadline and the tick of the
-keep-alive wake it there. A stream sends no headers before the first token, so that a refusal still
-has its own status, unless that takes long: then proxies need to see that something lives.
+A stream sends no headers before the first token, so that a refusal still has its own status, unless
+that takes long: then proxies need to see that something lives.
 """
 
 import asyncio
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Final
 
 from chairlift.api.errors import Reason, RequestError
 from chairlift.server.calls.context import ServerContext
-from chairlift.server.calls.outbox import Outbox
-from chairlift.server.calls.requests import Requests
-from chairlift.server.http.errors import Disconnected, HttpError, refused
+from chairlift.server.http.errors import HttpError, refused
 from chairlift.server.http.exchange import Exchange
+from chairlift.server.http.http_call import EVENT_STREAM, HttpCall
 from chairlift.server.limits.quotas import sequences_of
 from chairlift.server.protocols.openai.job import Job, Origin, Stream
 from chairlift.server.protocols.openai.resuming import (
@@ -31,24 +28,11 @@ from chairlift.server.protocols.openai.resuming import (
 from chairlift.server.rpc.status import from_error
 from chairlift.v1 import generation_pb2 as pb
 
-TIMEOUT_HEADER: Final = "x-request-timeout"
-"""Seconds until the deadline of an exchange, as a client of gRPC has one for a call."""
-
-KEEP_ALIVE_S: Final = 5.0
-"""After this long without a byte a stream gets its headers, or a comment."""
-
 _KEEP_ALIVE: Final = b": waiting\n\n"
-_EVENT_STREAM: Final = (
-    ("content-type", "text/event-stream; charset=utf-8"),
-    ("cache-control", "no-store"),
-    # Nginx would hold events back.
-    ("x-accel-buffering", "no"),
-)
-_YEAR_S: Final = 31_536_000.0
 
 
-class Generation:
-    """The live requests of one exchange; a context, which ends them."""
+class Generation(HttpCall):
+    """The live requests of one exchange, which a job has."""
 
     def __init__(self, server: ServerContext, exchange: Exchange, job: Job) -> None:
         """Start nothing yet.
@@ -56,41 +40,11 @@ class Generation:
         Raises:
             HttpError: The deadline is malformed.
         """
-        self._server = server
-        self._exchange = exchange
+        super().__init__(server, exchange)
         self._job = job
-        self._deadline = deadline_of(exchange)
         self._window_s = window_s(server, exchange, job)
         self.has_ids = self._window_s is not None
-        self._undo = ExitStack()
-        self._timers: list[asyncio.TimerHandle] = []
         self.origin = Origin("", 0, job.model)
-
-    def __enter__(self) -> "Generation":
-        self._outbox: Outbox = self._undo.enter_context(self._server.outboxes.open())
-        self._requests = Requests(
-            self._server,
-            self._outbox,
-            tenant=self._exchange.tenant,
-            connection=self._exchange.peer,
-            time_remaining=self._remaining_s,
-        )
-        self._undo.callback(self._abandon)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        # Only synchronous work here: this also runs when the exchange is cut.
-        for timer in self._timers:
-            timer.cancel()
-        self._exchange.on_disconnect = _nothing
-        self._undo.close()
-
-    def _abandon(self) -> None:
-        # The handle is in the headers.
-        self._requests.abandon(is_known=self._exchange.has_begun)
-
-    def _remaining_s(self) -> float | None:
-        return None if self._deadline is None else self._deadline - time.monotonic()
 
     async def start(self) -> None:
         """Submit the requests.
@@ -121,8 +75,7 @@ class Generation:
                 self.origin = Origin(live.name, int(time.time()), self._job.model)
             if live.resumable is not None:
                 live.resumable.context = Written.of(self._job, self.origin)
-        self._requests.half_close()
-        self._tick()
+        self._end_requests()
 
     def resume(self, origin: Origin) -> None:
         """Take over the stream of another exchange; all its events come again.
@@ -134,43 +87,7 @@ class Generation:
         self.origin = origin
         self.has_ids = True
         self._requests.resume(pb.Resume(handle=origin.handle, request_id="0"))
-        self._requests.half_close()
-        self._tick()
-
-    def _tick(self) -> None:
-        """Wake the exchange for its keep-alive, and for its deadline."""
-        remaining_s = self._remaining_s()
-        within_s = KEEP_ALIVE_S if remaining_s is None else max(min(KEEP_ALIVE_S, remaining_s), 0)
-        loop = asyncio.get_running_loop()
-        self._timers = [loop.call_later(within_s, self._on_tick)]
-
-    def _on_tick(self) -> None:
-        self._outbox.wake()
-        if (self._remaining_s() or 1.0) > 0:
-            self._tick()
-
-    def is_over(self) -> bool:
-        """Whether nothing follows."""
-        return not self._requests and not self._outbox
-
-    async def events(self) -> list[pb.Event]:
-        """Wait, and return what has happened: nothing after a tick.
-
-        Raises:
-            RequestError: A request has failed.
-            HttpError: The deadline is over, or a request was cancelled from elsewhere.
-            Disconnected: The client is gone.
-        """
-        await self._outbox.wait()
-        if self._exchange.disconnected:
-            raise Disconnected
-        events: list[pb.Event] = []
-        for message in self._outbox.take():
-            events.extend(pb.GenerateResponse.FromString(message).events)
-        remaining_s = self._remaining_s()
-        if remaining_s is not None and remaining_s <= 0 and not self.is_over():
-            raise _timed_out()
-        return events
+        self._end_requests()
 
     def number(self, event: pb.Event) -> int:
         """Return the number of the answer that an event is of."""
@@ -180,30 +97,6 @@ class Generation:
         """Return the numbers of the answers to the prompt that an event is of."""
         first = int(event.request_id) * self._job.num_answers
         return range(first, first + self._job.num_answers)
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def deadline_of(exchange: Exchange) -> float | None:
-    """Return the deadline in monotonic seconds; None without one."""
-    text = exchange.header(TIMEOUT_HEADER)
-    if text is None:
-        return None
-    try:
-        within_s = float(text)
-    except ValueError:
-        within_s = 0.0
-    if not 0 < within_s <= _YEAR_S:
-        message = f"{TIMEOUT_HEADER}: expected a positive number of seconds, at most a year"
-        raise refused(HTTPStatus.BAD_REQUEST, message, "bad_parameter", TIMEOUT_HEADER)
-    return exchange.arrived_at + within_s
-
-
-def _timed_out() -> HttpError:
-    message = f"{TIMEOUT_HEADER}: the answer was not complete in time"
-    return refused(HTTPStatus.REQUEST_TIMEOUT, message, "request_timeout", TIMEOUT_HEADER)
 
 
 def _check(events: Iterable[pb.Event]) -> None:
@@ -275,8 +168,7 @@ async def _write_stream(
 ) -> None:
     """Write the events of a stream after one of them, and keep it alive in between."""
     stream = job.stream(generation.origin)
-    headers = (*_EVENT_STREAM, *_names(generation))
-    last_write = time.monotonic()
+    headers = (*EVENT_STREAM, *_names(generation))
     try:
         while not generation.is_over():
             events = await generation.events()
@@ -287,13 +179,10 @@ async def _write_stream(
             is_over = generation.is_over()
             if is_over and not generation.has_ids:
                 pieces += stream.end()
-            elif not pieces and not is_over and time.monotonic() - last_write >= KEEP_ALIVE_S:
+            elif not pieces and not is_over and generation.is_silent():
                 pieces = [_KEEP_ALIVE]
             if pieces or is_over:
-                if not exchange.has_begun:
-                    await exchange.begin(headers)
-                await exchange.write_in_turns(pieces, more=not is_over)
-                last_write = time.monotonic()
+                await generation.write(pieces, headers, more=not is_over)
     except (RequestError, HttpError) as error:
         is_slow = isinstance(error, RequestError) and error.reason is Reason.SLOW_READER
         if is_slow or not exchange.has_begun:

@@ -8,8 +8,8 @@ from chairlift.engine.prepare.text_queue import caller
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.http.errors import HttpError
 from chairlift.server.http.exchange import Exchange
+from chairlift.server.http.http_call import deadline_of
 from chairlift.server.http.json_pieces import to_json
-from chairlift.server.protocols.openai.generation import deadline_of
 from chairlift.server.protocols.openai.logprobs import TokenTexts
 from chairlift.server.protocols.openai.responses import responses_job
 
