@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from chairlift.api.errors import ChairliftError
 from chairlift.api.types import Failed, Finished, Request, Sampling, Schedule, Stopping, Tokens
 from chairlift.bench.speculation_texts import Workload
+from chairlift.core.step_rows import RowWork
 from chairlift.engine.engine import Engine
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.step import StepRecord
@@ -115,18 +116,20 @@ def run(engine: Engine, requests: Sequence[Prepared], propose: Proposer | None =
         unwatch()
     counts.seconds = time.perf_counter() - began
     counts.num_tokens = sum(map(len, counts.answers))
-    # Each draw gives one token and those of its accepted drafts; the first draw is the prompt's.
-    counts.num_accepted = counts.num_tokens - len(requests) - counts.num_draws
     return counts
 
 
 def _count(record: StepRecord, places: dict[int, int], counts: Counts) -> None:
-    for _, request_id, num_tokens, sampled in record.rows:
-        place = places.get(request_id)
-        # Tokens of a step are handed out after its record: the first draw finds none.
-        if sampled and place is not None and counts.answers[place]:
+    done = record.done
+    columns = (record.request_ids, record.sampled, done.work, done.num_drafts, done.num_accepted)
+    for request_id, sampled, work, num_drafts, num_accepted in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        # A prompt, or one that is computed again after a preemption, has tokens and no drafts.
+        if request_id in places and sampled and work != RowWork.PREFILL:
             counts.num_draws += 1
-            counts.num_drafts += num_tokens - 1
+            counts.num_drafts += num_drafts
+            counts.num_accepted += num_accepted
 
 
 def repeats_itself(answer: Sequence[int]) -> bool:
