@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import grpc
-from chairlift.cli.bench.workload import Item, read_workload
+from chairlift.bench.workload import Item, read_workload
 from chairlift.client.aio import AsyncClient, AsyncGeneration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 

@@ -126,7 +126,7 @@ def test_a_note_stands_below_the_new_table_until_the_next_one() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_workload_is_the_same_each_time_and_chairlift_reads_it(tmp_path: Path, kind: str) -> None:
-    from chairlift.cli.bench.workload import read_workload
+    from chairlift.bench.workload import read_workload
 
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     write_workload(first, 5, vocab_size=100, kind=kind)

@@ -49,6 +49,20 @@ def test_the_recorded_run_is_shown_beside_the_policies(chairlift: Run, trace: Pa
         assert row["ttft_p50_s"] <= row["latency_p50_s"] <= row["seconds"]
 
 
+def test_a_padded_static_run_stands_beside_the_policies(chairlift: Run) -> None:
+    run = chairlift(
+        *("replay", "anyscale-32", "--requests", 20, "--batching", "static", "--pad-static"),
+        "--json",
+    )
+    padded, static = results(run)
+    assert (padded["policy"], static["policy"]) == ("padded", "static")
+    assert padded["output_tokens"] == static["output_tokens"]
+    assert padded["seconds"] > static["seconds"]
+    for row in (padded, static):
+        total = row["output_tokens"] + 20 * 512
+        assert row["total_tokens_per_s"] == pytest.approx(total / row["seconds"])
+
+
 def test_the_same_trace_twice_prints_the_same_bytes_and_needs_no_torch(trace: Path) -> None:
     code = (
         "import sys\n"

@@ -18,7 +18,8 @@ def test_blocks_of_16_waste_less_than_3_percent_on_chat():
 
 
 def slot_use(trace, batching):
-    header = trace.header.model_copy(update={"max_num_seqs": ROWS, "batching": batching})
+    rows = {"max_num_seqs": ROWS, "batch_size": ROWS}
+    header = trace.header.model_copy(update=rows | {"batching": batching})
     for request in trace.requests:
         # The bound knows no prompts: one step computes each, and no answer waits for memory.
         request.arrival, request.num_prompt = 0, 1

@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
+from chairlift.api.config import Batching
+from chairlift.replay.format import StepTime
+from chairlift.replay.padding import replay_padded
 from chairlift.replay.recipes import RECIPES, draw_trace
+from chairlift.replay.run import replay
 
 MANY = 20_000
 
@@ -70,6 +74,30 @@ def test_anyscale_is_exponential_up_to_its_cap(lengths_of, cap):
     assert (answers == cap).mean() < 2 / cap
     assert answers.mean() == pytest.approx(128 - cap / np.expm1(cap / 128), rel=0.03)
     assert not times.any()
+
+
+@pytest.mark.parametrize(("cap", "rows"), [(32, 16), (128, 12), (512, 8), (1536, 4)])
+def test_static_batches_of_anyscale_have_its_number_of_rows(cap, rows):
+    trace = draw_trace("anyscale" if cap == 1536 else f"anyscale-{cap}", num_requests=40)
+    # A step has room for all prompts, so that no answer ends before the last prompt of its batch.
+    wide = trace.header.model_copy(update={"max_num_batched_tokens": 40 * 512})
+    static = wide.model_copy(update={"batching": Batching.STATIC})
+    assert max(replay(trace, static, trace.header.step_time).step_rows) == rows
+    assert max(replay(trace, wide, trace.header.step_time).step_rows) == 40
+
+
+def test_padded_batches_take_the_steps_of_the_longest_and_count_what_was_asked_for():
+    trace = draw_trace("anyscale-32", num_requests=48)
+    lengths = [r.num_output for r in trace.requests]
+    settings = trace.header.model_copy(update={"max_num_batched_tokens": 16 * 512})
+    step = StepTime(fixed_s=1, per_token_s=0, per_context_token_s=0)
+    padded = replay_padded(trace, settings, step)
+    plain = replay(trace, settings.model_copy(update={"batching": Batching.STATIC}), step)
+    assert padded.run.num_output_tokens == plain.run.num_output_tokens == sum(lengths)
+    # The step of the prompts gives the first tokens.
+    assert padded.run.num_steps == 3 * max(lengths)
+    assert plain.run.num_steps == sum(max(lengths[i : i + 16]) for i in (0, 16, 32))
+    assert padded.run.num_prompt_tokens == 48 * 512
 
 
 def test_nano_is_uniform(lengths_of):

@@ -1,8 +1,8 @@
 """The figures of one run of a workload, measured or replayed: the same keys from the same sums."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import numpy as np
@@ -11,12 +11,27 @@ if TYPE_CHECKING:
     Seconds = Sequence[float] | NDArray[np.float64]
 
 
+TIMES: Final = ("ttft", "tpot", "itl", "latency")
+"""Durations by the names of their figures."""
+STATISTICS: Final = ("mean", "std", "p50", "p90", "p95", "p99")
+"""What is said of each: mean, standard deviation, percentiles."""
+BRIEF: Final = frozenset(
+    f"{name}_{what}_s"
+    for name in TIMES
+    for what in STATISTICS
+    if name == "tpot" or what not in {"p50", "p99"}
+) | {"total_tokens_per_s"}
+"""Figures that tables omit: they are in JSON."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What happened while a workload ran."""
 
     num_requests: int
     """Requests that were answered."""
+    num_prompt_tokens: int
+    """Tokens of their prompts."""
     num_output_tokens: int
     """Tokens of all answers."""
     seconds: float
@@ -30,8 +45,11 @@ class Run:
     """Unwritten share of the allocated KV slots, summed over the steps."""
     ttft_s: "Seconds"
     """From arrival to the first token, of each request that got one."""
+    tpot_s: "Seconds"
+    """From the first token to the end, for each token behind the first; of answers of two or more
+    tokens."""
     itl_s: "Seconds"
-    """Gaps between the tokens of each answer."""
+    """Gaps between the events with tokens of each answer."""
     latency_s: "Seconds"
     """From arrival to the end, of each answered request."""
 
@@ -43,6 +61,7 @@ def summarize(
 
     slot_utilization is scheduled rows over rows, budget_utilization computed tokens over the token
     budget, kv_waste the allocated KV slots not yet written, all averaged over the steps that ran.
+    The durations are those of `vllm bench serve`; its e2el is the latency here.
 
     Args:
         policy: Names the run.
@@ -59,13 +78,19 @@ def summarize(
         "output_tokens": run.num_output_tokens,
         "seconds": run.seconds,
         "tokens_per_s": run.num_output_tokens * rate,
+        "total_tokens_per_s": (run.num_prompt_tokens + run.num_output_tokens) * rate,
         "requests_per_s": run.num_requests * rate,
         "slot_utilization": run.num_rows / (steps * max_num_seqs),
         "budget_utilization": run.num_tokens / (steps * max_num_batched_tokens),
         "kv_waste": run.kv_waste / steps,
-        **_percentiles("ttft", run.ttft_s),
-        **_percentiles("itl", run.itl_s),
-        **_percentiles("latency", run.latency_s),
+        **statistics_of(
+            {
+                "ttft": run.ttft_s,
+                "tpot": run.tpot_s,
+                "itl": run.itl_s,
+                "latency": run.latency_s,
+            }
+        ),
     }
 
 
@@ -75,8 +100,15 @@ def unwritten_share(num_kv_tokens: int, num_used_blocks: int, block_size: int) -
     return 1 - num_kv_tokens / (num_used_blocks * block_size) if num_used_blocks else 0.0
 
 
-def _percentiles(name: str, values: "Seconds") -> dict[str, float]:
+def statistics_of(durations: "Mapping[str, Seconds]") -> dict[str, float]:
+    """Return each of `STATISTICS` of some durations: `ttft_mean_s`, `ttft_p99_s`; 0 for none."""
     import numpy as np
 
-    p50, p99 = np.percentile(values if len(values) else [0.0], (50, 99)).tolist()
-    return {f"{name}_p50_s": p50, f"{name}_p99_s": p99}
+    found = {}
+    for name, values in durations.items():
+        known = np.asarray(values if len(values) else [0.0], dtype=np.float64)
+        percentiles = np.percentile(known, [int(s[1:]) for s in STATISTICS if s[0] == "p"])
+        figures = (known.mean(), known.std(), *percentiles)
+        for what, figure in zip(STATISTICS, figures, strict=True):
+            found[f"{name}_{what}_s"] = float(figure)
+    return found

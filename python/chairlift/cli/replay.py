@@ -1,6 +1,7 @@
 """`chairlift replay`: recorded or drawn traffic through the real scheduler, without a model."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from chairlift.api.config import Batching, checked
 from chairlift.api.errors import ConfigError
-from chairlift.api.figures import summarize
+from chairlift.api.figures import BRIEF, summarize
 from chairlift.cli.config_options import config_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.replay_picture import FirstSteps
@@ -53,6 +54,13 @@ def replay(
     draw: Annotated[
         int, typer.Option(help="Draw the first so many steps of each policy.", min=0)
     ] = 0,
+    pad_static: Annotated[
+        bool,
+        typer.Option(
+            "--pad-static",
+            help="Add a static run that computes every answer to the length of the longest of all.",
+        ),
+    ] = False,
     as_json: Json = False,
     settings: dict[str, Any],
 ) -> None:
@@ -77,12 +85,17 @@ def replay(
     notes = _faults(loaded)
     cells: dict[str, FirstSteps] = {}
     policies: list[Batching] | list[None] = batching or [None]
-    progress = Progress("runs", len(policies) + bool(loaded.steps), as_json=as_json)
-    results = _results(loaded, policies, options, step_time, notes, cells if draw else None)
+    num_runs = len(policies) + bool(loaded.steps) + pad_static
+    progress = Progress("runs", num_runs, as_json=as_json)
+    results = chain(
+        _padded(loaded, options, step_time) if pad_static else (),
+        _results(loaded, policies, options, step_time, notes, cells if draw else None),
+    )
     report(
         progress.counting(results),
         title=f"{trace}: {len(loaded.requests)} requests; {_describe(step_time)}",
         as_json=as_json,
+        omit=BRIEF,
         progress=progress,
     )
     if not as_json:
@@ -131,6 +144,15 @@ def _results(
         if replayed.unanswered:
             reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())
             notes.append(f"{settings.batching.value}: not answered: {reasons}")
+
+
+def _padded(trace: "Trace", options: ReplayOptions, step_time: "StepTime") -> Iterator[Result]:
+    from chairlift.replay.padding import replay_padded
+    from chairlift.replay.settings import settings_of
+
+    settings = settings_of(trace.header, options, Batching.STATIC)
+    run = replay_padded(trace, settings, step_time).run
+    yield summarize("padded", run, **_sizes(settings))
 
 
 def _faults(trace: "Trace") -> list[str]:

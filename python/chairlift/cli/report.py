@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -22,6 +22,7 @@ def report(
     title: str,
     as_json: bool,
     by_row: bool = False,
+    omit: Collection[str] = (),
     progress: Progress | None = None,
 ) -> None:
     """Print results as they come (JSON), or all of them in a table.
@@ -31,12 +32,14 @@ def report(
         title: Of the table.
         as_json: One object per line on stdout.
         by_row: One result per row of the table; else one per column.
+        omit: Names that the table leaves out.
         progress: Shown until the results are complete; they count their work in it.
     """
     with progress or nullcontext():
         rows = [_written(result, as_json=as_json) for result in results]
     if not as_json:
-        _print_table(rows, title, by_row=by_row)
+        shown = [{k: v for k, v in row.items() if k not in omit} for row in rows]
+        _print_table(shown, title, by_row=by_row)
 
 
 def _written(result: SparseResult, *, as_json: bool) -> SparseResult:
@@ -47,7 +50,7 @@ def _written(result: SparseResult, *, as_json: bool) -> SparseResult:
     return result
 
 
-def _print_table(rows: list[SparseResult], title: str, *, by_row: bool) -> None:
+def _print_table(rows: Sequence[SparseResult], title: str, *, by_row: bool) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -58,6 +58,8 @@ class Recipe:
     """Shape of the gamma distribution of the gaps between arrivals; 1 is Poisson."""
     phases: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
     """(seconds, factor on the rate), repeated."""
+    batch_size: int | None = None
+    """Requests of a static or dynamic batch, where the comparison names them."""
 
 
 def draw_trace(
@@ -91,15 +93,16 @@ def draw_trace(
         )
     ]
     longest = int((prompts + answers).max()) + 1
-    header = _header(name, count, max_model_len=1 << longest.bit_length())
+    header = _header(name, count, recipe.batch_size, max_model_len=1 << longest.bit_length())
     return Trace(header, requests, flushes=[requests[-1].arrival])
 
 
-def _header(name: str, num_requests: int, *, max_model_len: int) -> Header:
+def _header(name: str, num_requests: int, batch_size: int | None, *, max_model_len: int) -> Header:
     block = _BLOCK_SIZE * _KV_BYTES_PER_TOKEN
     return Header(
         model=name,
         batching=Batching.CONTINUOUS,
+        batch_size=batch_size,
         batch_window_s=0.05,
         batch_timeout_s=5.0,
         max_num_seqs=256,
@@ -228,11 +231,13 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "long": Recipe("long conversations that send their history again", _long, rate_per_s=3.4),
         "sharegpt-like": Recipe("short prompts, longer answers", _sharegpt, rate_per_s=8.0),
         "anyscale": Recipe(
-            "512 in, exponential out of mean 128 up to 1536", partial(_anyscale, cap=1536)
+            "512 in, exponential out of mean 128 up to 1536",
+            partial(_anyscale, cap=1536),
+            batch_size=4,
         ),
-        "anyscale-512": Recipe("the same up to 512", partial(_anyscale, cap=512)),
-        "anyscale-128": Recipe("the same up to 128", partial(_anyscale, cap=128)),
-        "anyscale-32": Recipe("the same up to 32", partial(_anyscale, cap=32)),
+        "anyscale-512": Recipe("the same up to 512", partial(_anyscale, cap=512), batch_size=8),
+        "anyscale-128": Recipe("the same up to 128", partial(_anyscale, cap=128), batch_size=12),
+        "anyscale-32": Recipe("the same up to 32", partial(_anyscale, cap=32), batch_size=16),
         "nano": Recipe("uniform 100..1024 in and out", _nano, num_requests=256),
         "prefix": Recipe("shared system prompts", _prefix, rate_per_s=8.0),
         "burst": Recipe(

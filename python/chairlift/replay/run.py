@@ -232,13 +232,15 @@ class _Replay:
         self._kv_waste += unwritten_share(load.num_kv_tokens, used, self._settings.block_size)
 
     def _result(self) -> Replayed:
-        arrivals = np.array([r.arrival for r in self._trace.requests], dtype=np.int64)
-        token_counts = self._token_counts
+        requests, token_counts = self._trace.requests, self._token_counts
+        arrivals = np.array([r.arrival for r in requests], dtype=np.int64)
+        prompts = np.array([r.num_prompt for r in requests], dtype=np.int64)
         num_output_tokens = token_counts.num_output_tokens()
         answered, begun = token_counts.ended != NEVER, token_counts.first_token != NEVER
         last = int(token_counts.ended[answered].max(initial=arrivals.min()))
         run = Run(
             num_requests=int(answered.sum()),
+            num_prompt_tokens=int(prompts[answered].sum()),
             num_output_tokens=num_output_tokens,
             seconds=(last - int(arrivals.min())) * _NS,
             num_steps=len(self._step_rows),
@@ -246,6 +248,7 @@ class _Replay:
             num_tokens=sum(self._step_tokens),
             kv_waste=self._kv_waste,
             ttft_s=(token_counts.first_token - arrivals)[begun] * _NS,
+            tpot_s=token_counts.times_per_token() * _NS,
             itl_s=token_counts.gaps().astype(np.float64) * _NS,
             latency_s=(token_counts.ended - arrivals)[answered] * _NS,
         )
@@ -286,6 +289,7 @@ def recorded_run(trace: Trace) -> Run:
     values, counts = np.array(gaps, dtype=np.int64).reshape(-1, 2).T
     return Run(
         num_requests=len(answered),
+        num_prompt_tokens=sum(r.num_prompt for r in answered),
         num_output_tokens=sum(r.num_tokens for r in trace.requests),
         seconds=(last - start) * _NS,
         num_steps=len(steps),
@@ -293,6 +297,11 @@ def recorded_run(trace: Trace) -> Run:
         num_tokens=sum(step.tokens for step in steps),
         kv_waste=sum(unwritten_share(s.kv_tokens, s.kv_blocks, block_size) for s in steps),
         ttft_s=[((r.first_token or 0) - r.arrival) * _NS for r in begun],
+        tpot_s=[
+            ((r.ended or 0) - (r.first_token or 0)) / (r.num_tokens - 1) * _NS
+            for r in answered
+            if r.num_tokens > 1
+        ],
         itl_s=np.repeat(values, counts).astype(np.float64) * _NS,
         latency_s=[((r.ended or 0) - r.arrival) * _NS for r in answered],
     )

@@ -78,6 +78,15 @@ class TokenCounts:
         self._settle()
         return int(self._num_output.sum())
 
+    def times_per_token(self) -> NDArray[np.float64]:
+        """Return the nanoseconds for each token behind the first, of answers that ended."""
+        self._settle()
+        known = (self.ended != NEVER) & (self.first_token != NEVER) & (self._num_output > 1)
+        times: NDArray[np.float64] = (self.ended - self.first_token)[known] / (
+            self._num_output[known] - 1
+        )
+        return times
+
     def gaps(self) -> Int64Array:
         """Return the nanoseconds between the tokens of each answer, in no order."""
         even = np.repeat(

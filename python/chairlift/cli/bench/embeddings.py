@@ -10,8 +10,8 @@ import typer
 
 from chairlift.api.choices import Batching
 from chairlift.api.errors import ConfigError
+from chairlift.bench.workload import Item
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
-from chairlift.cli.bench.workload import Item
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.report import Json, Result, format_value, report
@@ -160,7 +160,7 @@ class _Bench:
 
     def _run(self, settings: dict[str, Any], rate: float | None) -> "Run":
         from chairlift.api.types import Pooling
-        from chairlift.cli.bench.drive import drive
+        from chairlift.bench.drive import drive
         from chairlift.engine.engine import Engine
 
         settings = {"max_queued_requests": max(1024, self._num), **self._settings, **settings}

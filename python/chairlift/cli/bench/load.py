@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from chairlift.api.errors import ChairliftError
-from chairlift.cli.bench.workload import Item
+from chairlift.bench.workload import Item
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:

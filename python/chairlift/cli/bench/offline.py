@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from chairlift.bench.workload import Item, read_workload
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
-from chairlift.cli.bench.workload import Item, read_workload
 from chairlift.cli.config_options import ADAPTER_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.report import Json, Result, report
@@ -39,7 +39,7 @@ def offline(
 def _runs(
     model: str, work: list[Item], repeat: int, settings: dict[str, Any], progress: Progress
 ) -> Iterator[Result]:
-    from chairlift.cli.bench.drive import drive, warm_up
+    from chairlift.bench.drive import drive, warm_up
     from chairlift.engine.engine import Engine
 
     settings = {"max_queued_requests": max(1024, len(work)), **settings, "prefix_cache": False}

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from chairlift.api.choices import Batching
-from chairlift.api.figures import summarize
+from chairlift.api.figures import BRIEF, summarize
+from chairlift.bench.arrivals import Arrivals
+from chairlift.bench.workload import chat_workload
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
-from chairlift.cli.bench.workload import chat_workload
 from chairlift.cli.config_options import ADAPTER_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
 from chairlift.cli.report import Json, Result, report
@@ -36,26 +37,27 @@ def policies(
 ) -> None:
     """Compare static, dynamic and continuous batching on the same seeded work."""
     check_model(model)
-    work = {"num_requests": requests, "max_tokens": max_tokens, "seed": seed, "rate_per_s": rate}
+    arrival = Arrivals() if rate is None else Arrivals(rate)
+    work = {"num_requests": requests, "max_tokens": max_tokens, "seed": seed, "arrivals": arrival}
     arrivals = "all at once" if rate is None else f"{rate:g} per second"
     title = f"{model}: {requests} requests, {arrivals}, {settings['max_num_seqs']} rows"
     progress = Progress("requests", len(POLICIES) * requests, as_json=as_json)
     runs = _runs(model, work, settings, progress)
-    report(runs, title=title, as_json=as_json, progress=progress)
+    report(runs, title=title, as_json=as_json, omit=BRIEF, progress=progress)
 
 
 def _runs(
     model: str,
-    work: dict[str, int | float | None],
+    work: dict[str, Any],
     settings: dict[str, Any],
     progress: Progress,
 ) -> Iterator[Result]:
-    from chairlift.cli.bench.drive import drive, warm_up
+    from chairlift.bench.drive import drive, warm_up
     from chairlift.engine.engine import Engine
 
     for policy in POLICIES:
         engine = Engine(model, batching=policy, prefix_cache=False, **settings)
-        items = chat_workload(vocab_size=engine.model_config.spec.vocab_size, **work)  # type: ignore[arg-type]
+        items = chat_workload(vocab_size=engine.model_config.spec.vocab_size, **work)
         warm_up(engine)
         yield summarize(
             policy,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chairlift.api.errors import ChairliftError, ConfigError
-from chairlift.cli.bench.workload import Item, chat_workload
+from chairlift.bench.arrivals import Arrivals
+from chairlift.bench.workload import Item, chat_workload
 from chairlift.cli.progress import Progress
 from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey, connected
 from chairlift.cli.report import Json, Result, report
@@ -53,7 +54,8 @@ def serve(
     requests: Annotated[int, typer.Option(help="How many.", min=1)] = 256,
     streams: Annotated[int, typer.Option(help="Generate calls that carry them.", min=1)] = 8,
     rate: Annotated[
-        float | None, typer.Option(help="Poisson arrivals per second; default: all at once.")
+        float | None,
+        typer.Option(help="Poisson arrivals per second; default: all at once.", min=0.001),
     ] = None,
     max_tokens: Annotated[
         int, typer.Option(help="Longest answer; with --engine null, of every answer.", min=1)
@@ -62,7 +64,7 @@ def serve(
         float, duration("--step-time", help="null: time between steps; 0 is none.")
     ] = 0.0,
     repeat: Annotated[int, typer.Option(help="Runs, one result each.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Of lengths, tokens and arrivals.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of lengths, tokens and arrivals.", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
     """Send load over real gRPC, open loop: TTFT, ITL, latency, rates as the clients see them."""
@@ -70,7 +72,13 @@ def serve(
         message = "--engine null gives the server a core of its own, which needs Linux"
         raise ConfigError(message)
     progress = Progress("requests", repeat * requests, as_json=as_json)
-    lengths = {"seed": seed, "max_tokens": max_tokens, "rate_per_s": rate}
+    draw = partial(
+        chat_workload,
+        requests,
+        seed=seed,
+        max_tokens=max_tokens,
+        arrivals=Arrivals() if rate is None else Arrivals(rate),
+    )
     if engine is ServedEngine.NULL:
         title = f"No model, {requests} requests over {streams} streams"
         work = [Item([1] * 8, max_tokens)] * requests
@@ -78,14 +86,13 @@ def serve(
     else:
         title = f"{target}, {requests} requests over {streams} streams"
         connect = partial(connected, target, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
-        results = _runs(connect, requests, lengths, streams, repeat, progress)
+        results = _runs(connect, draw, streams, repeat, progress)
     report(results, title=title, as_json=as_json, progress=progress)
 
 
 def _runs(
     connect: "Connect",
-    requests: int,
-    lengths: dict[str, int | float | None],
+    draw: Callable[..., list[Item]],
     streams: int,
     repeat: int,
     progress: Progress,
@@ -94,7 +101,7 @@ def _runs(
         async with connect() as client:
             return (await client.model_info()).vocab_size
 
-    work = chat_workload(requests, vocab_size=asyncio.run(vocab_size()), **lengths)  # type: ignore[arg-type]
+    work = draw(vocab_size=asyncio.run(vocab_size()))
     for number in range(repeat):
         load = _send(connect, work, streams, progress.tick)
         yield {"run": number + 1, **figures(load)}

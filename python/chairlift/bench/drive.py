@@ -1,13 +1,11 @@
 """Runs a workload through the synchronous engine and measures it."""
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from chairlift.api.errors import ChairliftError
-from chairlift.api.figures import Run, unwritten_share
+from chairlift.api.figures import Run
 from chairlift.api.types import (
     Accepted,
     Failed,
@@ -19,53 +17,12 @@ from chairlift.api.types import (
     Stopping,
     Tokens,
 )
-from chairlift.cli.bench.workload import Item
+from chairlift.bench.measured import DrivenRequest, Measured
+from chairlift.bench.workload import Item
 from chairlift.engine.engine import Engine
 from chairlift.engine.step import StepOutput
 
 HOUR_S = 3600.0
-
-
-@dataclass(slots=True)
-class DrivenRequest:
-    """The times of one request, in seconds after the start."""
-
-    arrival_s: float
-    token_times_s: list[float] = field(default_factory=list)
-    """Times of the tokens, one entry per token."""
-    finished_s: float | None = None
-
-
-@dataclass(slots=True)
-class Log:
-    """Measurements of a workload while it runs; see `Run` for the sums."""
-
-    requests: list[DrivenRequest] = field(default_factory=list)
-    seconds: float = 0.0
-    num_steps: int = 0
-    num_rows: int = 0
-    num_tokens: int = 0
-    kv_waste: float = 0.0
-
-    def run(self) -> Run:
-        """Return the sums."""
-        requests = self.requests
-        return Run(
-            num_requests=len(requests),
-            num_output_tokens=sum(len(request.token_times_s) for request in requests),
-            seconds=self.seconds,
-            num_steps=self.num_steps,
-            num_rows=self.num_rows,
-            num_tokens=self.num_tokens,
-            kv_waste=self.kv_waste,
-            ttft_s=[c.token_times_s[0] - c.arrival_s for c in requests if c.token_times_s],
-            itl_s=[
-                after - before
-                for request in requests
-                for before, after in itertools.pairwise(request.token_times_s)
-            ],
-            latency_s=[c.finished_s - c.arrival_s for c in requests if c.finished_s is not None],
-        )
 
 
 def drive(
@@ -75,6 +32,19 @@ def drive(
     *,
     pooling: Pooling | None = None,
 ) -> Run:
+    """Run all of the work as `measure` does, and return the sums."""
+    return measure(engine, work, on_end, pooling=pooling).run()
+
+
+def measure(
+    engine: Engine,
+    work: Sequence[Item],
+    on_end: Callable[[], None] = lambda: None,
+    *,
+    pooling: Pooling | None = None,
+    concurrency: int | None = None,
+    num_records: int = 0,
+) -> Measured:
     """Run all of the work; requests are added on arrival, partial batches run after the last one.
 
     Args:
@@ -82,33 +52,42 @@ def drive(
         work: Requests in the order of arrival.
         on_end: Called when a request has ended.
         pooling: Of all requests; None asks for text.
+        concurrency: Requests at a time: one that is due waits until another has ended, and that is
+            when it arrives. None is any number.
+        num_records: How many step records are kept, from the first on.
 
     Raises:
         ChairliftError: A request was refused or failed.
     """
-    log = Log()
+    measured = Measured(engine.config.block_size, num_records=num_records)
     requests: dict[int, DrivenRequest] = {}
+    num_live, max_live = 0, concurrency or len(work)
     # Tokenizing and checking are not what is measured.
     pending = deque((item, engine.prepare(_request(item, pooling))) for item in work)
     start = time.perf_counter()
     while pending or engine.has_work:
         now = time.perf_counter() - start
-        while pending and pending[0][0].arrival_s <= now:
+        while pending and num_live < max_live and pending[0][0].arrival_s <= now:
             item, prepared = pending.popleft()
             accepted = engine.add(prepared)
-            requests[accepted.request_id] = DrivenRequest(item.arrival_s)
+            arrival_s = item.arrival_s if concurrency is None else now
+            num_prompt = len(item.prompt_token_ids)
+            requests[accepted.request_id] = DrivenRequest(arrival_s, num_prompt, item.num_padding)
+            num_live += 1
             if not pending:
                 engine.flush()
         output = engine.advance()
-        for _ in range(_note_events(engine, output, requests, time.perf_counter() - start)):
+        num_ended = _note_events(engine, output, requests, time.perf_counter() - start)
+        num_live -= num_ended
+        for _ in range(num_ended):
             on_end()
         if output.record is not None:
-            _note_step(log, output, engine.config.block_size)
+            measured.note_step(output)
         elif pending:
             time.sleep(0.0005)
-    log.seconds = time.perf_counter() - start
-    log.requests = list(requests.values())
-    return log.run()
+    measured.seconds = time.perf_counter() - start
+    measured.requests = list(requests.values())
+    return measured
 
 
 def warm_up(engine: Engine) -> None:
@@ -134,7 +113,9 @@ def _note_events(
     for event in engine.events(output):
         match event:
             case Tokens():
-                requests[event.request_id].token_times_s += [now] * len(event.token_ids)
+                request = requests[event.request_id]
+                request.num_output += len(event.token_ids)
+                request.event_times_s.append(now)
             case Finished():
                 requests[event.request_id].finished_s = now
                 num_ended += 1
@@ -143,14 +124,3 @@ def _note_events(
             case Accepted():
                 pass
     return num_ended
-
-
-def _note_step(log: Log, output: StepOutput, block_size: int) -> None:
-    assert output.record is not None
-    log.num_steps += 1
-    log.num_rows += len(output.record.num_tokens)
-    log.num_tokens += int(output.record.num_tokens.sum())
-    load = output.load
-    log.kv_waste += unwritten_share(
-        load.num_kv_tokens, load.num_blocks - load.num_free_blocks, block_size
-    )

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chairlift.api.errors import ConfigError
+from chairlift.bench.arrivals import Arrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +15,11 @@ class Item:
 
     prompt_token_ids: Sequence[int]
     max_tokens: int
-    """Length of the answer."""
+    """Length of the answer, padding included."""
     arrival_s: float = 0.0
     """After the start."""
+    num_padding: int = 0
+    """Tokens at the end of the answer that are computed and not counted."""
 
 
 def read_workload(path: Path) -> list[Item]:
@@ -54,7 +57,7 @@ def chat_workload(
     seed: int,
     vocab_size: int,
     max_tokens: int,
-    rate_per_s: float | None,
+    arrivals: Arrivals | None = None,
 ) -> list[Item]:
     """Draw lengths of prompts (log-normal, median 24) and answers (exponential with a cap).
 
@@ -66,17 +69,29 @@ def chat_workload(
         seed: The same work for the same seed.
         vocab_size: Token ids are below it.
         max_tokens: Cap of an answer; the mean before the cap is a third of it.
-        rate_per_s: Poisson arrivals per second; None: all at once.
+        arrivals: When they arrive; None: all at once.
     """
     import numpy as np
 
     random = np.random.default_rng(seed)
     prompts = np.clip(random.lognormal(np.log(24), 0.7, num_requests), 4, 160).astype(int)
     answers = np.clip(random.exponential(max_tokens / 3, num_requests), 1, max_tokens).astype(int)
-    gaps = (
-        random.exponential(1 / rate_per_s, num_requests) if rate_per_s else np.zeros(num_requests)
-    )
+    token_ids = [random.integers(0, vocab_size, prompt).tolist() for prompt in prompts]
+    items = [Item(ids, int(answer)) for ids, answer in zip(token_ids, answers, strict=True)]
+    return arriving(items, arrivals or Arrivals(), seed)
+
+
+def arriving(items: Sequence[Item], arrivals: Arrivals, seed: int) -> list[Item]:
+    """Return requests with times of arrival, which depend on nothing but their number and seed."""
+    import numpy as np
+
+    times = arrivals.times_s(np.random.default_rng([seed, 1]), len(items))
+    return [replace(item, arrival_s=float(t)) for item, t in zip(items, times, strict=True)]
+
+
+def padded(items: Sequence[Item]) -> list[Item]:
+    """Return requests whose answers are computed to the length of the longest of all."""
+    longest = max(item.max_tokens for item in items)
     return [
-        Item(random.integers(0, vocab_size, prompt).tolist(), int(answer), float(arrival))
-        for prompt, answer, arrival in zip(prompts, answers, np.cumsum(gaps), strict=True)
+        replace(item, max_tokens=longest, num_padding=longest - item.max_tokens) for item in items
     ]
