@@ -1,45 +1,10 @@
 """An answer as a client collects it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from chairlift.api.answer_collector import AnswerCollector
 from chairlift.api.types import ToolCall
 from chairlift.v1 import generation_pb2 as pb
-
-
-class _Text:
-    """A text that grows: its pieces are joined when it is read, and not each time one comes."""
-
-    __slots__ = ("_pieces",)
-
-    def __init__(self, pieces: Iterable[str] = ()) -> None:
-        self._pieces = list(pieces)
-
-    def add(self, piece: str) -> None:
-        if piece:
-            self._pieces.append(piece)
-
-    def __str__(self) -> str:
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
-
-    def __repr__(self) -> str:
-        return repr(str(self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Text) and str(self) == str(other)
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
-
-@dataclass(slots=True)
-class _Call:
-    """A function call whose parts come one by one."""
-
-    id: str = ""
-    name: str = ""
-    arguments: _Text = field(default_factory=_Text)
 
 
 @dataclass(slots=True)
@@ -47,39 +12,34 @@ class Answer:
     """One answer of a request, as far as it has come."""
 
     index: int
-    _text: _Text = field(default_factory=_Text, init=False)
-    token_ids: list[int] = field(default_factory=list)
-    """Empty unless the request asks for them."""
-    num_tokens: int = 0
-    _reasoning: _Text = field(default_factory=_Text, init=False)
-    _calls: dict[int, _Call] = field(default_factory=dict, init=False)
-    finished: pb.Finished | None = None
+    _collected: AnswerCollector = field(default_factory=AnswerCollector, init=False)
+    num_tokens: int = field(default=0, init=False)
+    finished: pb.Finished | None = field(default=None, init=False)
     """Set at its end: reason, usage and, if the request asks for it, the timeline."""
 
     @property
     def text(self) -> str:
         """The text so far."""
-        return str(self._text)
+        return str(self._collected.text)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens so far; empty unless the request asks for them."""
+        return self._collected.token_ids
 
     @property
     def reasoning(self) -> str:
         """What the model thought before it answered, if it marks it."""
-        return str(self._reasoning)
+        return str(self._collected.reasoning)
 
     @property
     def tool_calls(self) -> list[ToolCall]:
         """Functions that it calls; the arguments are text, which grows while they come."""
-        calls = (self._calls[position] for position in sorted(self._calls))
-        return [ToolCall(call.id, call.name, str(call.arguments)) for call in calls]
+        return self._collected.tool_calls
 
     def add(self, tokens: pb.Tokens) -> None:
         """Append new output."""
-        self._text.add(tokens.text)
-        self.token_ids += tokens.token_ids
-        self.num_tokens += tokens.num_tokens
-        self._reasoning.add(tokens.reasoning)
+        self._collected.add(tokens.text, tokens.reasoning, tokens.token_ids)
         for part in tokens.tool_calls:
-            call = self._calls.setdefault(part.index, _Call())
-            call.id += part.id
-            call.name += part.name
-            call.arguments.add(part.arguments_json)
+            self._collected.add_call(part.index, part.id, part.name, part.arguments_json)
+        self.num_tokens += tokens.num_tokens

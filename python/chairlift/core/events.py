@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.api.answer_collector import AnswerCollector
 from chairlift.api.errors import Reason, RequestError
 from chairlift.api.types import (
     Answer,
@@ -20,7 +21,6 @@ from chairlift.api.types import (
     PromptPiece,
     Timeline,
     Tokens,
-    ToolCall,
     ToolCallDelta,
     Usage,
     WaitCause,
@@ -152,20 +152,16 @@ class AnswerBuilder:
     position: int
     """Of the request among all."""
     output: Output
-    texts: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    tool_calls: list[ToolCallDelta] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
+    collected: AnswerCollector = field(default_factory=AnswerCollector)
     logprobs: list[float] = field(default_factory=list)
     candidates: list[Sequence[tuple[int, float]]] = field(default_factory=list)
     pieces: list[PromptPiece] = field(default_factory=list)
 
     def add(self, event: Tokens) -> None:
         """Append new output."""
-        self.texts.append(event.text)
-        self.reasoning.append(event.reasoning)
-        self.tool_calls.extend(event.tool_calls)
-        self.token_ids.extend(event.token_ids)
+        self.collected.add(event.text, event.reasoning, event.token_ids)
+        for part in event.tool_calls:
+            self.collected.add_call(part.position, part.id, part.name, part.arguments)
         if event.logprobs is not None:
             self.logprobs.extend(event.logprobs.logprobs)
             self.candidates.extend(event.logprobs.candidates)
@@ -173,16 +169,16 @@ class AnswerBuilder:
     def finish(self, event: Finished) -> Answer:
         """Return the complete answer."""
         return Answer(
-            text="".join(self.texts),
-            token_ids=self.token_ids,
+            text=str(self.collected.text),
+            token_ids=self.collected.token_ids,
             reason=event.reason,
             usage=event.usage,
             timeline=event.timeline,
             logprobs=self.logprobs if self.output.logprobs else None,
             candidates=self.candidates if self.output.candidates else None,
             index=event.index,
-            reasoning="".join(self.reasoning),
-            tool_calls=whole_calls(self.tool_calls),
+            reasoning=str(self.collected.reasoning),
+            tool_calls=self.collected.tool_calls,
             prompt=self._prompt() if self.output.has_prompt else None,
         )
 
@@ -197,21 +193,6 @@ class AnswerBuilder:
             logprobs=[None, *logprobs] if self.output.prompt_logprobs else [],
             candidates=[(), *candidates] if self.output.prompt_candidates else [],
         )
-
-
-def whole_calls(parts: Sequence[ToolCallDelta]) -> list[ToolCall]:
-    """Return the function calls that the parts of a stream make."""
-    by_position: dict[int, list[ToolCallDelta]] = {}
-    for part in parts:
-        by_position.setdefault(part.position, []).append(part)
-    return [
-        ToolCall(
-            id="".join(part.id for part in call),
-            name="".join(part.name for part in call),
-            arguments="".join(part.arguments for part in call),
-        )
-        for call in by_position.values()
-    ]
 
 
 def failed(

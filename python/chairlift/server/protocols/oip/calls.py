@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chairlift.api.answer_collector import GrowingText
 from chairlift.api.errors import RequestError
 from chairlift.server.calls.calls import ConvertedCall, StreamCall
 from chairlift.server.calls.context import ServerContext
@@ -21,8 +22,7 @@ class _Answer:
     """The answer to a job: text that waits for its response."""
 
     job: Job
-    pieces: list[str]
-    """Of the text."""
+    text: GrowingText
     num_prompt_tokens: int = 0
 
     def responses(self, event: pb.Event) -> Iterable[oip.ModelInferResponse]:
@@ -31,15 +31,20 @@ class _Answer:
         if kind == "accepted":
             self.num_prompt_tokens = event.accepted.num_prompt_tokens
         elif kind == "tokens":
-            self.pieces.append(event.tokens.text)
+            self.text.add(event.tokens.text)
         elif kind == "finished":
-            yield from self.job.last("".join(self.pieces), self.num_prompt_tokens, event.finished)
+            yield from self.job.last(str(self.text), self.num_prompt_tokens, event.finished)
 
     def flush(self) -> Iterable[oip.ModelInferResponse]:
         """Return the response to the text so far, if one is sent now."""
-        if self.job.is_stream and (text := "".join(self.pieces)):
+        if self.job.is_stream and (text := self.text.take()):
             yield self.job.with_text(text)
-            self.pieces.clear()
+
+
+def _new_answer(job: Job) -> _Answer:
+    answer = _Answer(job, GrowingText())
+    answer.text.add(job.before)
+    return answer
 
 
 class InferCall(ConvertedCall):
@@ -49,7 +54,7 @@ class InferCall(ConvertedCall):
         self, server: ServerContext, outbox: Outbox, context: ServicerContext, job: Job
     ) -> None:
         super().__init__(server, outbox, context, job.request, job.output, "")
-        self._answer = _Answer(job, [job.before])
+        self._answer = _new_answer(job)
         self.response = oip.ModelInferResponse()
 
     def convert(self, event: pb.Event) -> Iterable[object]:
@@ -91,7 +96,7 @@ class StreamInferCall(StreamCall):
             tenant=self._tenant,
             limits=engine.engine.text_limits,
         )
-        self._answers[label] = _Answer(job, [job.before])
+        self._answers[label] = _new_answer(job)
         await self._requests.submit(job.request, job.output, label, arrived_at=arrived_at)
 
     def refuse(self, message: oip.ModelInferRequest, error: RequestError) -> None:

@@ -6,12 +6,13 @@ text: no object is made for it.
 
 from typing import Any, Final
 
+from chairlift.api.answer_collector import AnswerCollector
 from chairlift.server.http.errors import HttpError
 from chairlift.server.http.json_pieces import arrays, quoted, to_json
 from chairlift.server.protocols.openai.job import Origin
 from chairlift.server.protocols.openai.logprobs import LegacyLogprobs, Lists, TokenTexts
 from chairlift.server.protocols.openai.parts import StreamOptions
-from chairlift.server.protocols.openai.tools import Calls, call_delta
+from chairlift.server.protocols.openai.tools import add_calls, call_delta, call_objects, is_json
 from chairlift.v1 import generation_pb2 as pb
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -110,12 +111,13 @@ class Form:
         assert self.texts is not None, "invariant: only where they are asked for"
         return LegacyLogprobs(self.texts, skip_special=self.skip_special, offset=offset)
 
-    def finish_reason(self, finished: pb.Finished, calls: Calls) -> str:
+    def finish_reason(self, finished: pb.Finished, answer: AnswerCollector) -> str:
         """Return why an answer ended; one that a stop cut amid a call does not end with it."""
         reason = _FINISH_REASONS[finished.reason]
-        if reason != "stop" or not calls:
+        if reason != "stop" or not answer.calls:
             return reason
-        is_cut = was_stopped(finished, self.stop_token_ids) and not calls.is_whole()
+        is_whole = is_json(str(answer.tool_calls[-1].arguments))
+        is_cut = was_stopped(finished, self.stop_token_ids) and not is_whole
         return "stop" if is_cut else "tool_calls"
 
 
@@ -126,7 +128,8 @@ class _Choice:
         self.text: list[bytes] = []
         """In pieces, without quotes."""
         self.reasoning: list[bytes] = []
-        self.calls = Calls()
+        self.answer = AnswerCollector()
+        """Its function calls alone."""
         self.logprobs = lists
         self.reason = ""
 
@@ -139,7 +142,7 @@ class _Choice:
 
     def _message(self) -> list[bytes]:
         """Return the turn that an answer is; what it does not have is left out."""
-        calls = self.calls.objects()
+        calls = call_objects(self.answer)
         text = [b"null"] if calls and not self.text else [b'"', *self.text, b'"']
         pieces = [b'"message":{"role":"assistant","content":', *text, b',"refusal":null']
         if self.reasoning:
@@ -176,15 +179,14 @@ class ChoicesAnswer:
         choice = self._choices[number]
         if tokens.reasoning:
             choice.reasoning.append(_within(tokens.reasoning))
-        for part in tokens.tool_calls:
-            choice.calls.add(part)
+        add_calls(choice.answer, tokens)
         runs = None if self._form.texts is None else self._form.logprobs(number, tokens)
         _add(choice, _within(tokens.text), runs)
 
     def finished(self, number: int, finished: pb.Finished) -> None:
         """End an answer."""
         choice = self._choices[number]
-        choice.reason = self._form.finish_reason(finished, choice.calls)
+        choice.reason = self._form.finish_reason(finished, choice.answer)
         self._usage.add(finished.usage, has_output=self._form.has_output)
 
     def body(self) -> list[bytes]:
@@ -249,7 +251,8 @@ class ChoicesStream:
         self._after_text = b'},"logprobs":' if form.is_chat else b',"logprobs":'
         self._plain_end = _UNFINISHED + self._plain_tail
         self._has_begun = [not form.is_chat] * num_choices
-        self._calls = [Calls() for _ in range(num_choices)]
+        self._answers = [AnswerCollector() for _ in range(num_choices)]
+        """The function calls of each answer alone; the rest is sent, and not kept."""
 
     def _tail(self, number: int) -> bytes:
         """Return the end of a chunk of an answer."""
@@ -311,8 +314,7 @@ class ChoicesStream:
         if tokens.reasoning:
             reasoning = [self._delta(number, {"reasoning_content": tokens.reasoning})]
         if tokens.tool_calls:
-            for part in tokens.tool_calls:
-                self._calls[number].add(part)
+            add_calls(self._answers[number], tokens)
             deltas = [call_delta(part) for part in tokens.tool_calls]
             calls = [self._delta(number, {"tool_calls": deltas})]
         return reasoning, calls
@@ -334,7 +336,7 @@ class ChoicesStream:
         self._usage.add(finished.usage, has_output=self._form.has_output)
         self._num_tokens[number] = finished.usage.output_tokens if self._form.has_output else 0
         said = b'"delta":{}' if self._form.is_chat else b'"text":""'
-        reason = self._form.finish_reason(finished, self._calls[number]).encode()
+        reason = self._form.finish_reason(finished, self._answers[number]).encode()
         choice = b'{"index":%d,%s,"logprobs":null,"finish_reason":"%s"}' % (number, said, reason)
         return [*self._role(number), self._head + choice + self._tail(number)]
 

@@ -7,6 +7,7 @@ item of its own.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from chairlift.api.answer_collector import GrowingText
 from chairlift.server.http.json_pieces import array, quoted, to_json
 from chairlift.server.protocols.openai.logprobs import TokenTexts
 from chairlift.v1 import generation_pb2 as pb
@@ -24,18 +25,20 @@ class Item:
     item_id: str
     position: int
     """Of the item in the output."""
+    call_position: int | None = None
+    """Of a function call among the calls."""
     call_id: str = ""
     name: str = ""
     """Of the function that is called."""
-    texts: list[str] = field(default_factory=list)
-    """Of a call, its arguments."""
+    content: GrowingText = field(default_factory=GrowingText)
+    """The text so far; that of a call is its arguments."""
     logprobs: list[bytes] = field(default_factory=list)
     """Runs of entries, encoded as they came."""
 
     @property
     def text(self) -> str:
         """Return the text so far."""
-        return "".join(self.texts)
+        return str(self.content)
 
     def part(self, text: bytes, logprobs: list[bytes]) -> list[bytes]:
         """Return the pieces of the content of a message or of reasoning.
@@ -144,16 +147,20 @@ class Items:
         call: pb.ToolCall | None = None,
     ) -> Growth:
         last = self.last
-        is_new = last is None or last.kind != kind or (call is not None and bool(call.name))
+        is_new = (
+            last is None
+            or last.kind != kind
+            or (call is not None and call.index != last.call_position)
+        )
         if is_new:
             position = len(self._items)
             item_id = f"{_PREFIXES[kind]}_{self._handle}"
             item = Item(kind, item_id if kind == "message" else f"{item_id}_{position}", position)
             if call is not None:
-                item.call_id, item.name = call.id, call.name
+                item.call_position, item.call_id, item.name = call.index, call.id, call.name
             self._items.append(item)
         item = self._items[-1]
-        item.texts.append(text)
+        item.content.add(text)
         if logprobs:
             item.logprobs.append(logprobs)
         return Growth(item, is_new, last if is_new else None, text, logprobs)

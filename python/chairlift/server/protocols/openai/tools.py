@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from chairlift.api import types
+from chairlift.api.answer_collector import AnswerCollector
 from chairlift.api.chats import MAX_CALLS, MAX_TOOLS
 from chairlift.api.checks import bad
 from chairlift.api.errors import Reason, RequestError, echo
@@ -228,42 +229,22 @@ def is_json(text: str) -> bool:
     return True
 
 
-class Calls:
-    """The function calls of an answer as they grow."""
+def add_calls(answer: AnswerCollector, tokens: pb.Tokens) -> None:
+    """Add the parts of function calls that come with tokens."""
+    for part in tokens.tool_calls:
+        answer.add_call(part.index, part.id, part.name, part.arguments_json)
 
-    def __init__(self) -> None:
-        """Start without calls."""
-        self._heads: list[tuple[str, str]] = []
-        self._arguments: list[list[str]] = []
 
-    def __len__(self) -> int:
-        return len(self._heads)
-
-    def add(self, part: pb.ToolCall) -> None:
-        """Add a part; the first part of a call has its id and name."""
-        if part.index >= len(self._heads):
-            self._heads.append((part.id, part.name))
-            self._arguments.append([])
-        self._arguments[part.index].append(part.arguments_json)
-
-    def arguments(self, position: int) -> str:
-        """Return the arguments of a call so far."""
-        return "".join(self._arguments[position])
-
-    def is_whole(self) -> bool:
-        """Return whether the arguments of the last call are JSON."""
-        return is_json(self.arguments(len(self) - 1))
-
-    def objects(self) -> list[dict[str, Any]]:
-        """Return the calls as a chat completion has them."""
-        return [
-            {
-                "id": call_id,
-                "type": "function",
-                "function": {"name": name, "arguments": self.arguments(position)},
-            }
-            for position, (call_id, name) in enumerate(self._heads)
-        ]
+def call_objects(answer: AnswerCollector) -> list[dict[str, Any]]:
+    """Return the function calls of an answer as a chat completion has them."""
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in answer.tool_calls
+    ]
 
 
 def call_delta(part: pb.ToolCall) -> dict[str, Any]:

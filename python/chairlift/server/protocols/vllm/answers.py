@@ -1,7 +1,6 @@
 """Events to `GenerateResponse`: a chunk for the tokens of each step, and the end of each answer."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 from chairlift.api import types
@@ -21,23 +20,6 @@ _REASONS: Final = {
 }
 
 
-@dataclass(slots=True)
-class _Answer:
-    """What an answer has when it ends; of a stream nothing is kept."""
-
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: vllm.OutputLogProbs | None = None
-
-    def add(self, tokens: pb.Tokens) -> None:
-        """Add tokens."""
-        self.token_ids.extend(tokens.token_ids)
-        logprobs = _logprobs(tokens)
-        if self.logprobs is None:
-            self.logprobs = logprobs
-        elif logprobs is not None:
-            self.logprobs.MergeFrom(logprobs)
-
-
 class EngineCall(ConvertedCall):
     """The call of `VllmEngine.Generate`."""
 
@@ -53,7 +35,8 @@ class EngineCall(ConvertedCall):
         super().__init__(server, outbox, context, request, output, label)
         self._is_stream = output.interval > 0
         self._num_prompt_tokens = 0
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, pb.Tokens] = {}
+        """Ids and log probabilities of answers that are sent whole."""
 
     def convert(self, event: pb.Event) -> Iterable[object]:
         """Return the messages of an event."""
@@ -64,7 +47,7 @@ class EngineCall(ConvertedCall):
             if self._is_stream:
                 yield self._chunk(event.index, event.tokens)
             else:
-                self._answers.setdefault(event.index, _Answer()).add(event.tokens)
+                self._answers.setdefault(event.index, pb.Tokens()).MergeFrom(event.tokens)
         elif kind == "finished":
             yield self._complete(event.index, event.finished)
 
@@ -79,14 +62,14 @@ class EngineCall(ConvertedCall):
         return vllm.GenerateResponse(chunk=chunk)
 
     def _complete(self, index: int, finished: pb.Finished) -> vllm.GenerateResponse:
-        answer = self._answers.pop(index, _Answer())
+        answer = self._answers.pop(index, pb.Tokens())
         complete = vllm.GenerateComplete(
             output_ids=answer.token_ids,
             finish_reason=_REASONS[finished.reason],
             prompt_tokens=self._num_prompt_tokens,
             completion_tokens=finished.usage.output_tokens,
             cached_tokens=finished.usage.cached_tokens,
-            output_logprobs=answer.logprobs,
+            output_logprobs=_logprobs(answer),
             index=index,
         )
         match = finished.WhichOneof("match")
