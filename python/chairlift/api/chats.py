@@ -197,18 +197,24 @@ def _check_tools(value: Chat) -> None:
 # --- as the OpenAI API writes them ------------------------------------------------------------
 
 
+_MESSAGE_FIELDS: Final = (
+    "role",
+    "content",
+    "name",
+    "reasoning",
+    "reasoning_content",
+    "tool_calls",
+    "tool_call_id",
+)
+
+
 def _message(message: object, number: int) -> ChatMessage:
     path = f"chat.messages[{number}]"
     if isinstance(message, ChatMessage):
         return message
     if not isinstance(message, Mapping):
         raise bad(path, "a ChatMessage or a mapping of role and content", message)
-    given = _fields(
-        message,
-        path,
-        *("role", "content", "name", "reasoning", "reasoning_content"),
-        *("tool_calls", "tool_call_id"),
-    )
+    given = _fields(message, path, *_MESSAGE_FIELDS)
     calls = given.get("tool_calls", ())
     if not is_list(calls):
         raise _bad(path, "tool_calls", "a list of calls", calls)

@@ -276,8 +276,17 @@ class DraftModel:
         self._sampler.gather(slots, *self._parameters)
         temperature, top_k, top_p, min_p, seed = (table[:num_drawn] for table in self._parameters)
         _core.sample(
-            *(self.model.logits(hidden), temperature, top_k, top_p, min_p, seed),
-            *(index, position, sampled.tokens, sampled.logprobs, sampled.ranks),
+            self.model.logits(hidden),
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            index=index,
+            position=position,
+            tokens=sampled.tokens,
+            logprobs=sampled.logprobs,
+            ranks=sampled.ranks,
         )
         if num_tokens <= 2 * num_rows:
             self._learn(self._clock() - began)

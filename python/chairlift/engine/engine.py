@@ -111,8 +111,10 @@ class Engine:
         # A model of vectors alone draws one token, which is in no text and in no answer.
         self.num_unseen_tokens = 0 if self.pooling.generates else 1
         self.adapters = Adapters(
+            self.config,
             # An encoder has no slot for an adapter.
-            *(self.config, cast("ModelConfig", loaded.config), loaded.transformer.adapters),
+            cast("ModelConfig", loaded.config),
+            loaded.transformer.adapters,
             users=lambda slot: self.stepper.core.adapter_users(slot),
         )
         self.adapters.load_all(on_bad_adapter)
@@ -212,7 +214,11 @@ class Engine:
             self.runner.set_pooled(slot, prepared.pooled)
             if prepared.grammar is not None:
                 sampler.constraints.begin(
-                    *(slot, added.request_id, index, prepared.grammar, len(prepared.prompt)),
+                    slot,
+                    added.request_id,
+                    index,
+                    prepared.grammar,
+                    num_prompt_tokens=len(prepared.prompt),
                     ends_early=prepared.ends_early,
                 )
         return Accepted(

@@ -197,7 +197,8 @@ def _run(
                 return {**outcome, "errors": journal.num_errors}
             if num_before < scan.num_requests:
                 progress = Progress(
-                    *("lines", scan.num_requests),
+                    "lines",
+                    scan.num_requests,
                     as_json=as_json,
                     doing=str(output),
                     num_before=num_before,

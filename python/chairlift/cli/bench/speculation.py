@@ -102,7 +102,9 @@ def _measure_proposer(
             for num_drafts in NUM_DRAFTS:
                 propose = proposer(answers, num_drafts, share)
                 found = compare(
-                    *(plain, drafting, part),
+                    plain,
+                    drafting,
+                    part,
                     batch=batch,
                     pairs=pairs,
                     tick=progress.tick,

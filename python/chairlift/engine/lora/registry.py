@@ -42,7 +42,12 @@ class _Entry:
 
     def info(self) -> AdapterInfo:
         return AdapterInfo(
-            *(self.name, self.slot, self.generation, self.state, self.rank, self.num_bytes),
+            name=self.name,
+            slot=self.slot,
+            generation=self.generation,
+            state=self.state,
+            rank=self.rank,
+            num_bytes=self.num_bytes,
             tenants=tuple(sorted(self.tenants)),
         )
 

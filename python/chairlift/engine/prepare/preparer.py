@@ -194,7 +194,15 @@ class Preparer:
         pooled.num_tokens = len(prompt)
         # One token, which is not looked at, and nothing that could end it before.
         return Prepared(
-            *(prompt, checked.sampling, 1, 0, (), (), False, Output(text=False), checked.times),
+            prompt=prompt,
+            sampling=checked.sampling,
+            max_tokens=1,
+            min_tokens=0,
+            stop=(),
+            stop_token_ids=(),
+            include_stop=False,
+            output=Output(text=False),
+            times=checked.times,
             prefix_cache=request.prefix_cache,
             tenant=request.tenant,
             adapter=checked.adapter,
@@ -243,8 +251,14 @@ class Preparer:
         asked = request.constraint
         constraint = None if asked is None else self._constraints.check(asked)
         return _Checked(
-            *(sampling, stops, times, credit, num_answers, keep, adapter),
-            constraint,
+            sampling=sampling,
+            stops=stops,
+            times=times,
+            credit=credit,
+            num_answers=num_answers,
+            num_kept=keep,
+            adapter=adapter,
+            constraint=constraint,
         )
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:

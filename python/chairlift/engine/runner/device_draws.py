@@ -183,8 +183,7 @@ class DeviceDraws:
     def launch(self, num_samples: int) -> None:
         """Launch the draws of rows that ask for nothing more than the tables have."""
         if num_samples > 0:
-            logits, results, parameters = self._arguments(num_samples)
-            draw_ops.sample(logits, *results, *parameters)
+            draw_ops.sample(self.logits[:num_samples], **self._arguments(num_samples))
             self._keep_drawn(num_samples)
 
     def launch_with_options(
@@ -212,11 +211,16 @@ class DeviceDraws:
             last_tokens = torch.zeros_like(draws.slots)
         lists = asked.lists(last_tokens, self.logits.shape[1])
         sent = self._lists.upload(turn, lists, num_samples)
-        logits, results, parameters = self._arguments(num_samples)
         ids, logprobs = sent.candidates
         draw_ops.sample_options(
-            *(logits, *results, ids, logprobs.view(torch.float32), *parameters),
-            *(sent.rows, sent.entries, sent.saved, sent.masks),
+            self.logits[:num_samples],
+            **self._arguments(num_samples),
+            candidate_ids=ids,
+            candidate_logprobs=logprobs.view(torch.float32),
+            rows=sent.rows,
+            entries=sent.entries,
+            saved=sent.saved,
+            masks=sent.masks,
         )
         self._keep_drawn(num_samples)
         self._candidates = sent.candidates if lists.num_candidates > 0 else None
@@ -263,21 +267,25 @@ class DeviceDraws:
         if asked is not None:
             asked.record(tokens)
 
-    def _arguments(
-        self, num_samples: int
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], list[Tensor]]:
-        """Return logits, results, and the parameters that every draw has."""
+    def _arguments(self, num_samples: int) -> dict[str, Tensor]:
+        """Return the arguments of every draw but the logits by name, each `[S]`."""
         inputs = self._inputs
         tokens, logprobs, ranks = self._results[:, :num_samples]
-        parameters = (
-            *(inputs.temperature, inputs.top_k, inputs.top_p, inputs.min_p),
-            *(inputs.seed, inputs.index, inputs.position),
-        )
-        return (
-            self.logits[:num_samples],
-            (tokens, logprobs.view(torch.float32), ranks),
-            [parameter[:num_samples] for parameter in parameters],
-        )
+        parameters = {
+            "temperature": inputs.temperature,
+            "top_k": inputs.top_k,
+            "top_p": inputs.top_p,
+            "min_p": inputs.min_p,
+            "seed": inputs.seed,
+            "index": inputs.index,
+            "position": inputs.position,
+        }
+        return {
+            "tokens": tokens,
+            "logprobs": logprobs.view(torch.float32),
+            "ranks": ranks,
+            **{name: parameter[:num_samples] for name, parameter in parameters.items()},
+        }
 
     def _keep_drawn(self, num_samples: int) -> None:
         """Store the drawn tokens as the last of their rows."""

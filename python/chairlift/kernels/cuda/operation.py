@@ -31,7 +31,7 @@ def operation(name: str, *mutated: str) -> Callable[[Operation], Operation]:
         registered = torch.library.custom_op(
             f"chairlift::{name}", function, mutates_args=mutated, device_types=_DEVICES
         )
-        registered.register_fake(lambda *_: None)
+        registered.register_fake(lambda *_args, **_named: None)
 
         @wraps(function)
         def call(first: Tensor, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
