@@ -182,7 +182,7 @@ def note_server(inside, setup):
 
 
 def note_releases(inside):
-    cancel, advance = Engine.cancel, Engine.advance
+    cancel, advance = Engine.abort, Engine.advance
     since = []
 
     def cancelled(engine, *args):
@@ -205,4 +205,4 @@ def note_releases(inside):
                 since[0] += 1
         return output
 
-    Engine.cancel, Engine.advance = cancelled, advanced
+    Engine.abort, Engine.advance = cancelled, advanced

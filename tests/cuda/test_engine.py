@@ -135,7 +135,7 @@ def test_a_stop_and_a_cancel_leave_nothing_behind(llama):
     assert end(events).reason is FinishReason.STOP
     request_id = engine.add(greedy(prompt, 100, ignore_eos=True)).request_id
     engine.step()
-    engine.cancel(request_id)
+    engine.abort(request_id)
     assert end(drain(engine)[request_id]).reason is FinishReason.CANCELLED
     assert_empty(engine)
 

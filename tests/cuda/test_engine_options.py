@@ -216,7 +216,7 @@ def test_histories_outlive_a_preemption_and_end_with_their_requests(llama):
         cut = engine.add(asked(texts[0], EVERYTHING)).request_id
         for _ in range(4):
             engine.step()
-        engine.cancel(cut)
+        engine.abort(cut)
         assert end(drain(engine)[cut]).reason is FinishReason.CANCELLED
     assert engine.load().num_preemptions > 0
     assert_empty(engine)

@@ -89,7 +89,7 @@ def cancel_at_random(engine, clock, prompts, answers, max_tokens):
             which = draw.randrange(len(prompts))
             live[engine.add(greedy(prompts[which], max_tokens)).request_id] = which
         if live and draw.random() < 0.15:
-            engine.cancel(draw.choice(list(live)))
+            engine.abort(draw.choice(list(live)))
         for event in engine.step():
             if isinstance(event, Tokens):
                 seen.setdefault(event.request_id, []).extend(event.token_ids)
@@ -103,7 +103,7 @@ def cancel_at_random(engine, clock, prompts, answers, max_tokens):
                 ended += 1
         engine.check_invariants()
     for request_id in live:
-        engine.cancel(request_id)
+        engine.abort(request_id)
     drain(engine)
     assert ended > 40
     assert_empty(engine)

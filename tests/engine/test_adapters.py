@@ -169,7 +169,7 @@ def test_an_adapter_in_use_is_unloaded_when_its_requests_have_ended(engine, lora
 def test_a_cancelled_request_leaves_its_adapter(engine):
     accepted = engine.add(with_adapter("all", [1, 2, 3], 100))
     engine.step()
-    engine.cancel(accepted.request_id)
+    engine.abort(accepted.request_id)
     drain(engine)
     assert engine.adapters.unload("all")
 

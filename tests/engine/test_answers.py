@@ -158,7 +158,7 @@ def test_a_cancel_ends_all_answers_in_any_state(make_engine, num_steps):
     request_id = engine.add(asking(list(range(1, 18)))).request_id
     mate = engine.add(greedy([7, 8, 9], 12)).request_id
     events = [event for _ in range(num_steps) for event in engine.step()]
-    assert engine.cancel(request_id)
+    assert engine.abort(request_id)
     events += drain(engine)[request_id]
     ends = [e for e in events if isinstance(e, Finished) and e.request_id == request_id]
     assert [end.reason for end in ends] == [FinishReason.CANCELLED] * N

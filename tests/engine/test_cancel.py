@@ -9,7 +9,7 @@ def test_cancel_while_waiting(make_engine):
     engine = make_engine(max_num_seqs=1)
     ids = [engine.add(greedy([1, 2, 3], 8)).request_id for _ in range(2)]
     engine.step()
-    assert engine.cancel(ids[1])
+    assert engine.abort(ids[1])
     events = drain(engine)
     assert end(events[ids[1]]).reason is FinishReason.CANCELLED
     assert end(events[ids[1]]).timeline.prefill_s is None
@@ -18,7 +18,7 @@ def test_cancel_while_waiting(make_engine):
 
 def test_cancel_before_the_first_step(engine):
     request_id = engine.add(greedy([1, 2, 3])).request_id
-    assert engine.cancel(request_id)
+    assert engine.abort(request_id)
     assert end(drain(engine)[request_id]).reason is FinishReason.CANCELLED
     assert_empty(engine)
 
@@ -27,7 +27,7 @@ def test_cancel_amid_a_chunked_prompt(make_engine):
     engine = make_engine(max_num_batched_tokens=16)
     request_id = engine.add(greedy([7] * 200)).request_id
     assert engine.step() == []
-    engine.cancel(request_id)
+    engine.abort(request_id)
     assert end(drain(engine)[request_id]).usage.output_tokens == 0
     assert_empty(engine)
 
@@ -35,7 +35,7 @@ def test_cancel_amid_a_chunked_prompt(make_engine):
 def test_cancel_while_it_answers_keeps_what_there_is(engine):
     request_id = engine.add(greedy([1, 2, 3], 100, ignore_eos=True)).request_id
     before = [event for _ in range(5) for event in engine.step()]
-    engine.cancel(request_id)
+    engine.abort(request_id)
     after = drain(engine)[request_id]
     assert end(after).usage.output_tokens == len(token_ids(before)) == 5
     assert token_ids(after) == []
@@ -47,7 +47,7 @@ def test_cancel_of_a_preempted_request(make_engine, kv_blocks):
     ids = [engine.add(greedy([i] * 60, 100, ignore_eos=True)).request_id for i in (1, 2)]
     while engine.load().num_preemptions == 0:
         engine.step()
-    engine.cancel(ids[1])
+    engine.abort(ids[1])
     events = drain(engine)
     assert end(events[ids[1]]).timeline.num_preemptions == 1
     assert end(events[ids[0]]).reason is FinishReason.LENGTH
@@ -56,11 +56,11 @@ def test_cancel_of_a_preempted_request(make_engine, kv_blocks):
 
 def test_cancel_twice_and_after_the_end_and_of_nobody_is_no_op(engine):
     request_id = engine.add(greedy([1, 2, 3])).request_id
-    assert engine.cancel(request_id)
-    assert not engine.cancel(request_id)
+    assert engine.abort(request_id)
+    assert not engine.abort(request_id)
     assert len(drain(engine)[request_id]) == 1
-    assert not engine.cancel(request_id)
-    assert not engine.cancel(12345)
+    assert not engine.abort(request_id)
+    assert not engine.abort(12345)
     assert engine.step() == []
 
 

@@ -258,7 +258,7 @@ def test_cancelled_requests_leave_no_constraint(make_engine):
         engine.step()
     assert len(engine.runner.sampler.constraints) == 8
     for request_id in ids:
-        assert engine.cancel(request_id)
+        assert engine.abort(request_id)
     drain(engine)
     assert len(engine.runner.sampler.constraints) == 0
     assert_empty(engine)

@@ -232,7 +232,7 @@ def test_a_cancel_after_some_steps_frees_what_the_draft_model_holds(
     assert engine.stepper.draft_model.num_answers == 0 or num_steps > 1
     engine.change(ids[1], Change(paused=True))
     for request_id in ids:
-        engine.cancel(request_id)
+        engine.abort(request_id)
     drain(engine)
     assert_nothing_held(engine)
 

@@ -150,7 +150,7 @@ def test_a_cancelled_request_with_drafts_leaves_nothing(make_engine):
     for _ in range(12):
         engine.step()
     for request_id in ids[::2]:
-        engine.cancel(request_id)
+        engine.abort(request_id)
     while engine.has_work:
         engine.step()
     assert_empty(engine)

@@ -200,7 +200,7 @@ def test_a_thousand_random_cancels_leave_nothing_and_change_no_vector(encoder):
                 prepared = engine.prepare(request)
                 live[engine.add(prepared).request_id] = place, prepared.pooled
             for request_id in draw.sample(sorted(live), min(len(live), draw.randrange(6))):
-                num_cancelled += engine.cancel(request_id)
+                num_cancelled += engine.abort(request_id)
             engine.flush()
             for event in engine.step():
                 if not isinstance(event, Finished):

@@ -158,7 +158,7 @@ def test_a_request_that_is_cancelled_in_its_prompt_leaves_nothing(make_engine):
     ids = [engine.add(request(prompt)).request_id for prompt in prompts()]
     for request_id in ids:
         engine.step()
-        engine.cancel(request_id)
+        engine.abort(request_id)
     drain(engine)
     assert_empty(engine)
 

@@ -197,7 +197,7 @@ def test_a_cancel_amid_a_call_leaves_nothing(make_engine, folders):
         for _ in range(30):
             engine.step()
         assert len(engine.runner.sampler.constraints) == 2
-        engine.cancel(accepted.request_id)
+        engine.abort(accepted.request_id)
         while engine.has_work:
             engine.step()
         assert len(engine.runner.sampler.constraints) == 0

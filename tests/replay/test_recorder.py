@@ -84,10 +84,10 @@ def test_equal_beginnings_have_equal_names_within_a_tenant_and_salt(recorded):
 def test_a_cancel_records_what_the_client_had_got(recorded):
     def course(engine):
         early, late = (engine.add(greedy([i] * 8, 50, ignore_eos=True)).request_id for i in (1, 2))
-        engine.cancel(early)
+        engine.abort(early)
         for _ in range(3):
             engine.step()
-        engine.cancel(late)
+        engine.abort(late)
         drain(engine)
 
     trace, path, _, _ = recorded(course)

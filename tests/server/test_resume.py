@@ -294,11 +294,11 @@ async def test_a_call_that_ends_before_its_request_is_accepted_leaves_nothing(se
                 context, outbox, tenant="", connection="", time_remaining=lambda: None
             )
             await requests.start(window(max_tokens=LONG).start)
-            (live,) = requests._by_label.values()
+            (live,) = requests.live.values()
             # The engine has it now, and what it answers waits behind this coroutine.
             while live.engine_id is None:
                 time.sleep(0)
-            requests.abandon()
+            requests.close()
         with context.outboxes.open() as other:
             await server.until_idle()
             assert not other

@@ -96,7 +96,7 @@ def test_a_request_that_moves_does_not_flush_the_batch_on_its_way():
     flushed = []
     registry = Registry(lambda: flushed.append(1))
     calls = [
-        SimpleNamespace(half_closed=half_closed, lose=lambda _request: None)
+        SimpleNamespace(half_closed=half_closed, live={}, detach=lambda _request: None)
         for half_closed in (True, False, False)
     ]
     waiting, moving = (

@@ -92,7 +92,7 @@ class AdapterChanges:
 
         def fail(engine: Engine) -> None:
             for request_id in engine.adapters.end_unload(adapter):
-                if engine.cancel(request_id, Reason.UNKNOWN_ADAPTER):
+                if engine.abort(request_id, Reason.UNKNOWN_ADAPTER):
                     failed.add(request_id)
 
         while await self._run(lambda engine: engine.adapters.end_unload(adapter)):

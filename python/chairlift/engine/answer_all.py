@@ -60,7 +60,7 @@ class Steps(Protocol):
     def add(self, request: Request | Prepared) -> Accepted:
         """Queue a request."""
 
-    def cancel(self, request_id: int) -> bool:
+    def abort(self, request_id: int) -> bool:
         """End a request."""
 
 
@@ -71,7 +71,7 @@ def answer_all(engine: Steps, requests: Iterable[Request]) -> list[Answer]:
         The answers of each request, in their order.
 
     Raises:
-        RequestError: A request is refused or fails; the others are cancelled.
+        RequestError: A request is refused or fails; the others are aborted.
         RuntimeError: The engine has other work, whose events would be lost.
     """
     if engine.has_work:
@@ -96,7 +96,7 @@ def answer_all(engine: Steps, requests: Iterable[Request]) -> list[Answer]:
     finally:
         if drafts and not engine.is_down:
             for request_id in {request_id for request_id, _ in drafts}:
-                engine.cancel(request_id)
+                engine.abort(request_id)
             while engine.step() or engine.num_in_flight:
                 pass
     return [answers[place] for place in sorted(answers)]

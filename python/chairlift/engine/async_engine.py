@@ -176,11 +176,11 @@ class AsyncEngine:
         if thread is None:
             return
         if not was_dead:
-            thread.put(lambda engine: engine.cancel_waiting(Reason.DRAINING))
+            thread.put(lambda engine: engine.abort_waiting(Reason.DRAINING))
             if grace_s > 0:
                 await self._wait_for_all(grace_s)
             for handle in self._requests.all():
-                _cancel(thread, handle, Reason.DRAINING)
+                _abort(thread, handle, Reason.DRAINING)
             await self._wait_for_all(JOIN_TIMEOUT_S)
         thread.stop()
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
@@ -189,12 +189,12 @@ class AsyncEngine:
             self.has_leaked = has_leaked(self.engine)
         self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
-    def give_up(self) -> None:
+    def fail_all(self) -> None:
         """Fail every request with ENGINE_DOWN, whatever the thread does, and be dead."""
         thread = self._thread
         if thread is not None and self._state in (EngineState.SERVING, EngineState.DRAINING):
             thread.stop()
-            self._lose()
+            self._die()
 
     async def prepare(self, request: Request, connection: str = "") -> Prepared:
         """Tokenize and validate a request; a long prompt does not hold up the event loop.
@@ -234,7 +234,7 @@ class AsyncEngine:
         """End a request in whatever state it is; no effect on one that has ended."""
         if not handle.ended and not handle.aborted and self._thread is not None:
             handle.aborted = True
-            _cancel(self._thread, handle, "cancelled")
+            _abort(self._thread, handle, "cancelled")
 
     async def update(self, handle: Handle, change: Change, connection: str = "") -> None:
         """Change a request as `change` does; patterns do not hold up the event loop.
@@ -306,7 +306,7 @@ class AsyncEngine:
         self._running().put(Engine.flush)
 
     async def generate(self, request: Request) -> AsyncIterator[Event]:
-        """Answer one request; closing the iterator cancels it.
+        """Answer one request; closing the iterator aborts it.
 
         Raises:
             RequestError: The request is wrong. A request that is refused later yields `Failed`.
@@ -380,14 +380,14 @@ class AsyncEngine:
         self._running().delivered()
         output = delivery.output
         if output is None:
-            self._lose()
+            self._die()
             return
         self._requests.receive(delivery.answers, output)
         if output.record is not None:
             for watcher in tuple(self._step_watchers):
                 watcher(output.record)
 
-    def _lose(self) -> None:
+    def _die(self) -> None:
         self._state = EngineState.DEAD
         self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
@@ -400,10 +400,10 @@ def _not_started() -> RuntimeError:
     return RuntimeError("the engine has not started: await start() first")
 
 
-def _cancel(thread: EngineLoop, handle: Handle, reason: str) -> None:
-    def cancel(engine: Engine) -> None:
+def _abort(thread: EngineLoop, handle: Handle, reason: str) -> None:
+    def abort(engine: Engine) -> None:
         # Without an id the request was refused: commands run in the order they were posted.
         if handle.engine_id is not None:
-            engine.cancel(handle.engine_id, reason)
+            engine.abort(handle.engine_id, reason)
 
-    thread.put(cancel)
+    thread.put(abort)

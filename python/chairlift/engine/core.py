@@ -144,7 +144,7 @@ class Core:
         self.requests.add(added.slots, added.request_id)
         return added
 
-    def cancel(self, request_id: int, reason: str) -> bool:
+    def abort(self, request_id: int, reason: str) -> bool:
         """End a request in whatever state it is; return whether it was live.
 
         Args:

@@ -18,7 +18,7 @@ def pool_all(engine: Steps, requests: Iterable[Request]) -> Iterator[tuple[int, 
         requests: Each with `pooling`.
 
     Raises:
-        RequestError: A request is refused or fails; the others are cancelled.
+        RequestError: A request is refused or fails; the others are aborted.
         RuntimeError: The engine has other work, whose events would be lost.
     """
     if engine.has_work:
@@ -39,7 +39,7 @@ def pool_all(engine: Steps, requests: Iterable[Request]) -> Iterator[tuple[int, 
     finally:
         if live and not engine.is_down:
             for request_id in live:
-                engine.cancel(request_id)
+                engine.abort(request_id)
             while engine.step() or engine.num_in_flight:
                 pass
 

@@ -225,14 +225,14 @@ class Engine:
             added.request_id, len(prepared.prompt), added.queue_position, prepared.sampling.seed
         )
 
-    def cancel(self, request_id: int, reason: str = "cancelled") -> bool:
+    def abort(self, request_id: int, reason: str = "cancelled") -> bool:
         """End a request in whatever state it is; return whether it was live.
 
         Args:
             request_id: From `Accepted`.
             reason: `cancelled`, or a `Reason` with which it fails.
         """
-        return self.stepper.core.cancel(request_id, reason)
+        return self.stepper.core.abort(request_id, reason)
 
     def change(self, request_id: int, change: Change | PreparedChange) -> bool:
         """Change a request from its next step on; return whether it was live.
@@ -254,10 +254,10 @@ class Engine:
         """Tell why a request waits; None if it has ended or never was."""
         return self.stepper.core.explain(request_id)
 
-    def cancel_waiting(self, reason: str) -> None:
-        """End the requests that never ran, as `cancel`."""
+    def abort_waiting(self, reason: str) -> None:
+        """End the requests that never ran, as `abort`."""
         for request_id in self.stepper.core.requests.not_started():
-            self.cancel(request_id, reason)
+            self.abort(request_id, reason)
 
     def flush(self) -> None:
         """Let the requests that wait now run in a partial batch (static, dynamic)."""
@@ -344,7 +344,7 @@ class Engine:
             One answer per prompt, in their order; with `sampling.n` so many per prompt.
 
         Raises:
-            RequestError: A prompt is refused or fails; the others are cancelled.
+            RequestError: A prompt is refused or fails; the others are aborted.
         """
         self._check_open()
         requests = [

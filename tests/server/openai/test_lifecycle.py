@@ -98,7 +98,7 @@ async def test_a_lost_engine_is_an_error_and_the_next_request_is_answered(api):
         engine = served.server.server.gate.engine()
         stream = await served.chat(stream=True, max_tokens=240)
         await anext(aiter(stream))
-        engine.give_up()
+        engine.fail_all()
         with pytest.raises(Exception, match="the engine stopped"):
             async for _ in stream:
                 pass

@@ -216,7 +216,7 @@ class LocalRunner:
         live.is_over = True
         self._live_bytes -= live.task.size
         for request_id in live.ids:
-            self._engine.cancel(request_id)
+            self._engine.abort(request_id)
         self._results.append((live.task, result))
 
 

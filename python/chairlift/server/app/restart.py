@@ -53,7 +53,7 @@ async def restart(engine: "AsyncEngine") -> bool:
         await engine.restart()
         await probe(engine)
     except (EngineDownError, ModelError) as error:
-        engine.give_up()
+        engine.fail_all()
         _log.error("the restart failed: %s", error)
         return False
     _log.warning("the engine serves again")

@@ -324,7 +324,7 @@ class Server:
         """Fail all requests, because a step does not return; the process ends afterwards."""
         self._in_background(self._health.set(is_serving=False))
         self.gate.die()
-        engine.give_up()
+        engine.fail_all()
         self._outboxes.wake()
 
     async def _watch(self, engine: "AsyncEngine") -> None:

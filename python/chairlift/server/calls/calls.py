@@ -77,7 +77,7 @@ class StreamCall:
         finally:
             # Only synchronous work here: this also runs when the call is being cancelled.
             reader.cancel()
-            self._requests.abandon()
+            self._requests.close()
         has_ended = reader.done() and not reader.cancelled()
         if self._server.gate.phase is EngineState.DEAD or not (self._writer.has_begun or has_ended):
             raise self._server.gate.refusal()
@@ -196,7 +196,7 @@ class OneCall:
                 await self._write()
         finally:
             # Only synchronous work here: this also runs when the call is being cancelled.
-            self._requests.abandon()
+            self._requests.close()
         if self._requests.error is not None:
             raise self._requests.error
 

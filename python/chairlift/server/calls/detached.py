@@ -27,12 +27,11 @@ class Detached(Requests):
             time_remaining=lambda: None,
         )
         self.half_closed = True
-        self.adopt(live, live.label, None)
-        live.resumable.detach(resources, self.abandon)
+        self.attach(live, live.label, None)
+        live.resumable.detach(resources, self.close)
 
-    def lose(self, live: LiveRequest) -> None:
-        """Let another stream have the request."""
-        del self._by_label[live.label]
+    def detach(self, live: LiveRequest) -> None:
+        """Let another stream have the request; no client of this one is to be told."""
 
     def may_be_resumed(self, _live: LiveRequest) -> bool:
         """Return False: the window is over when this call is."""

@@ -65,7 +65,7 @@ class PoolingRequests(Requests):
         Raises:
             RequestError: It is wrong, its label is in use, or the server takes no request now.
         """
-        if label in self._by_label:
+        if label in self.live:
             message = "request_id: a live input of this stream has the same"
             raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
         try:
@@ -86,7 +86,7 @@ class PoolingRequests(Requests):
             case types.Finished():
                 live.use(event.usage)
                 log_end(self._server, live, event.reason, "OK", event)
-                self._forget(live)
+                self._server.live.ended(live)
                 self._on_result(live.label, _result(live, event))
             case types.Failed():
                 self._fail(live, event)
@@ -98,7 +98,7 @@ class PoolingRequests(Requests):
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )
         was_accepted = live.stage is not Stage.SUBMITTED
-        self._forget(live)
+        self._server.live.ended(live)
         if was_accepted:
             log_end(self._server, live, event.reason, event.reason.code, event)
         else:
@@ -190,5 +190,5 @@ async def pool(
                 await next_results()
         finally:
             # Only synchronous work here: this also runs when the call is being cancelled.
-            live.abandon()
+            live.close()
     return [results[label] for label in labels]

@@ -43,6 +43,8 @@ class Call(Protocol):
 
     half_closed: bool
     """Whether no request follows."""
+    live: "dict[str, LiveRequest]"
+    """Its live requests by label; only the registry changes it."""
 
     def on_event(self, request: "LiveRequest", event: types.Event) -> None:
         """Handle an event of one of its requests."""
@@ -50,7 +52,7 @@ class Call(Protocol):
     def on_first_token(self, request: "LiveRequest") -> None:
         """Handle the first token of one of its requests."""
 
-    def lose(self, request: "LiveRequest") -> None:
+    def detach(self, request: "LiveRequest") -> None:
         """Handle that another call takes one of its requests."""
 
 
@@ -81,7 +83,7 @@ class LiveRequest(Handle):
         self.label = self.label or self.name
 
     def deliver(self, event: types.Event) -> None:
-        """Handle an event; a request that its call has abandoned ignores it."""
+        """Handle an event; a request whose call is over ignores it."""
         if self.stage is not Stage.ENDED:
             self.call.on_event(self, event)
 
@@ -110,7 +112,10 @@ class RequestNames:
 
 
 class Registry:
-    """All live requests of the server, whatever call they came by; for one event loop."""
+    """All live requests of the server by handle, and those of each call by label.
+
+    For one event loop.
+    """
 
     def __init__(self, flush: Callable[[], None] = lambda: None) -> None:
         """Start without requests.
@@ -129,6 +134,7 @@ class Registry:
     def add(self, request: LiveRequest) -> None:
         """Register a request that was submitted."""
         self._by_handle[request.name] = request
+        request.call.live[request.label] = request
         self._batch_end.add(half_closed=request.call.half_closed)
 
     def queued(self, request: LiveRequest, engine_id: int) -> None:
@@ -152,12 +158,14 @@ class Registry:
 
     def move(self, request: LiveRequest, call: Call, label: str) -> None:
         """Give a request that is queued or has started to another call, under another label."""
-        request.call.lose(request)
+        request.call.detach(request)
+        del request.call.live[request.label]
         if request.stage < Stage.STARTED:
             # In this order: for a moment without it the batch would seem complete.
             self._batch_end.add(half_closed=call.half_closed)
             self._batch_end.remove(half_closed=request.call.half_closed)
         request.call, request.label = call, label
+        call.live[label] = request
         if request.engine_id is not None:
             names = self._names[request.engine_id]
             self._names[request.engine_id] = replace(names, request_id=label)
@@ -174,6 +182,7 @@ class Registry:
         request.stage = Stage.ENDED
         request.lease.release()
         self._by_handle.pop(request.name, None)
+        del request.call.live[request.label]
         names = None if request.engine_id is None else self._names.get(request.engine_id)
         # An engine that was restarted counts its ids from the start: another may have this one.
         if names is not None and names.handle == request.name:

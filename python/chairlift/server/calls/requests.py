@@ -27,6 +27,7 @@ class Requests:
         error: The error of the call, if it carries one request alone.
         has_tokens: Whether a first token has been delivered.
         half_closed: Whether no request follows.
+        live: By label; the server's registry adds and removes them.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class Requests:
         self._only_one = only_one
         self._traceparent = traceparent
         self._is_over = False
-        self._by_label: dict[str, LiveRequest] = {}
+        self.live: dict[str, LiveRequest] = {}
         self._turns = Turns()
         outbox.on_full, outbox.on_room = self._pause, self._resume
 
     def __len__(self) -> int:
-        return len(self._by_label)
+        return len(self.live)
 
     async def start(self, start: pb.Start) -> None:
         """Submit a request; `Accepted` or a refusal by the scheduler comes as an event.
@@ -78,7 +79,7 @@ class Requests:
                 or the server takes no request now.
         """
         arrived_at = time.monotonic()
-        if start.request_id in self._by_label:
+        if start.request_id in self.live:
             message = "request_id: a live request of this stream has the same"
             raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
         engine = self._server.gate.admit()
@@ -124,7 +125,7 @@ class Requests:
         """
         engine = self._server.gate.admit()
         schedule = convert.before_deadline(self._time_remaining(), request.schedule)
-        schedule = self._turns.take(schedule, time.monotonic(), is_first=not self._by_label)
+        schedule = self._turns.take(schedule, time.monotonic(), is_first=not self.live)
         request = replace(request, schedule=schedule)
         with ExitStack() as undo:
             asked = sequences_of(request)
@@ -156,14 +157,13 @@ class Requests:
                 undo.callback(live.resumable.forget)
             engine.submit(live)
             undo.pop_all()
-        self._by_label[live.label] = live
         self._server.live.add(live)
         log_trace(live)
         return live
 
     def cancel(self, request_id: str) -> None:
         """End a request early; no effect on one that is not live."""
-        live = self._by_label.get(request_id)
+        live = self.live.get(request_id)
         if live is not None:
             self._server.gate.engine().abort(live)
 
@@ -190,7 +190,7 @@ class Requests:
 
     def _live(self, request_id: str) -> LiveRequest:
         convert.check_request_id(request_id)
-        live = self._by_label.get(request_id)
+        live = self.live.get(request_id)
         if live is None:
             message = "request_id: no live request of this stream has it"
             raise RequestError(Reason.UNKNOWN_REQUEST, message, field="request_id")
@@ -200,20 +200,20 @@ class Requests:
         """Suspend the requests, because their client does not read."""
         self._server.metrics.stream_paused()
         engine = self._server.gate.engine()
-        for live in self._by_label.values():
+        for live in self.live.values():
             engine.pause(live)
 
     def _resume(self) -> None:
         engine = self._server.gate.engine()
-        for live in self._by_label.values():
+        for live in self.live.values():
             engine.resume(live)
 
     def half_close(self) -> None:
         """Note that no request and no credit follows."""
         if not self.half_closed:
             self.half_closed = True
-            self._server.live.half_closed(self._by_label.values())
-            for live in self._by_label.values():
+            self._server.live.half_closed(self.live.values())
+            for live in self.live.values():
                 if live.prepared.credit is None:
                     continue
                 if live.resumable is None:
@@ -226,7 +226,7 @@ class Requests:
     def _end_credit(self, live: LiveRequest) -> None:
         self._server.gate.engine().change(live, types.Change(credit_is_final=True))
 
-    def abandon(self, *, is_known: bool = True) -> None:
+    def close(self, *, is_known: bool = True) -> None:
         """End all requests, because their call is over; synchronous, for use in `finally`.
 
         Those with a window for resuming stay live for it, without a call.
@@ -235,7 +235,7 @@ class Requests:
             is_known: Whether the client may have a handle, if its event was taken.
         """
         self._is_over = True
-        for live in list(self._by_label.values()):
+        for live in list(self.live.values()):
             if is_known and self.may_be_resumed(live):
                 self._server.resumables.detach(live)
                 continue
@@ -246,7 +246,7 @@ class Requests:
                 log_end(self._server, live, types.FinishReason.CANCELLED, "CANCELLED")
             if live.engine_id is not None:
                 self._outbox.forget(live.engine_id)
-            self._forget(live)
+            self._server.live.ended(live)
 
     def may_be_resumed(self, live: LiveRequest) -> bool:
         """Return whether a request outlives this call: its client may have its handle."""
@@ -269,7 +269,7 @@ class Requests:
         """
         convert.check_request_id(resume.request_id)
         label = resume.request_id or resume.handle
-        if label in self._by_label:
+        if label in self.live:
             message = "request_id: a live request of this stream has the same"
             raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
         found = self._server.resumables.find(self._tenant, resume.handle, resume.after_number)
@@ -277,9 +277,9 @@ class Requests:
         if live is None:
             self._outbox.resume(found.log, None, label, resume.after_number)
         else:
-            self.adopt(live, label, resume.after_number)
+            self.attach(live, label, resume.after_number)
 
-    def adopt(self, live: LiveRequest, label: str, after_number: int | None) -> None:
+    def attach(self, live: LiveRequest, label: str, after_number: int | None) -> None:
         """Take a queued or started request from its call.
 
         Args:
@@ -289,14 +289,12 @@ class Requests:
         """
         assert live.resumable is not None, live
         self._server.live.move(live, self, label)
-        self._by_label[label] = live
         self._server.gate.engine().resume(live)
         self._outbox.resume(live.resumable.log, live.engine_id, label, after_number)
         live.resumable.attach()
 
-    def lose(self, live: LiveRequest) -> None:
+    def detach(self, live: LiveRequest) -> None:
         """End a request here, because another call takes it."""
-        del self._by_label[live.label]
         if self._is_over:
             return
         error = refusal(Reason.RESUMED_ELSEWHERE)
@@ -345,7 +343,7 @@ class Requests:
         live.use(event.usage)
         if event.last:
             log_end(self._server, live, event.reason, "OK", event)
-            self._forget(live)
+            self._server.live.ended(live)
         self._outbox.end(
             event.request_id,
             live.label,
@@ -363,7 +361,7 @@ class Requests:
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )
         was_accepted = live.stage is not Stage.SUBMITTED
-        self._forget(live)
+        self._server.live.ended(live)
         if not was_accepted:
             if live.resumable is not None:
                 live.resumable.forget()
@@ -391,10 +389,6 @@ class Requests:
             self.error = error
             self._outbox.wake()
             return
-        last = kind in ("start", "resume") and request_id not in self._by_label
+        last = kind in ("start", "resume") and request_id not in self.live
         rejected = pb.Rejected(error=to_error(error))
         self._outbox.add(pb.Event(request_id=request_id, last=last, rejected=rejected))
-
-    def _forget(self, live: LiveRequest) -> None:
-        del self._by_label[live.label]
-        self._server.live.ended(live)

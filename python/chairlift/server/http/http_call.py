@@ -60,7 +60,7 @@ class HttpCall:
             connection=self._exchange.peer,
             time_remaining=self._remaining_s,
         )
-        self._undo.callback(self._abandon)
+        self._undo.callback(self._close)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -70,9 +70,9 @@ class HttpCall:
         self._exchange.on_disconnect = _nothing
         self._undo.close()
 
-    def _abandon(self) -> None:
+    def _close(self) -> None:
         # The handle is in the headers.
-        self._requests.abandon(is_known=self._exchange.has_begun)
+        self._requests.close(is_known=self._exchange.has_begun)
 
     def _remaining_s(self) -> float | None:
         return None if self._deadline is None else self._deadline - time.monotonic()

@@ -138,7 +138,7 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
                 # Only synchronous work here: this also runs when the call is being cancelled.
                 drain.cancel()
                 reader.cancel()
-                call.requests.abandon()
+                call.requests.close()
             if not (reader.done() or has_written):
                 raise self._server.gate.refusal()
 
