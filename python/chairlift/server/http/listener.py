@@ -1,19 +1,27 @@
 """The port: bound with the server, closed after the last exchange of a drain."""
 
 import asyncio
+import logging
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import uvicorn
 from uvicorn import Config
 from uvicorn.server import ServerState
 
 from chairlift.api.errors import ConfigError
 from chairlift.server.http.acceptor import Acceptor
 from chairlift.server.http.connections import Connection, Connections
-from chairlift.server.http.protocol import BoundedProtocol
+from chairlift.server.http.plain_protocol import PlainProtocol, ending_requests
 from chairlift.server.rpc.listen import TcpAddress
+
+if TYPE_CHECKING:
+    from chairlift.server.http.protocol import BoundedProtocol
+
+_log = logging.getLogger(__name__)
 
 IDLE_S: Final = 75.0
 """A connection without an exchange is closed after this time: later than clients close theirs."""
@@ -50,10 +58,13 @@ class HttpListener:
         self._context = context
         self._state = ServerState()
         self._connections = connections
+        bounded = _bounded_protocol()
+        self._new_protocol: Callable[..., asyncio.Protocol] = bounded or PlainProtocol
         self._config = Config(
-            app,
+            app if bounded else ending_requests(app),
             interface="asgi3",
-            http=BoundedProtocol,
+            # The parser in Python is the one that bounds the size of a head.
+            http=bounded or "h11",
             ws="none",
             lifespan="off",
             log_config=None,
@@ -88,8 +99,8 @@ class HttpListener:
         port: int = listener.getsockname()[1]
         self._address = TcpAddress(self._address.host, port)
 
-    def _protocol(self, connection: Connection) -> BoundedProtocol:
-        return BoundedProtocol(self._config, self._state, connection)
+    def _protocol(self, connection: Connection) -> asyncio.Protocol:
+        return self._new_protocol(self._config, self._state, connection)
 
     async def stop(self) -> None:
         """Close the port, and each connection after its response, within half a second."""
@@ -110,6 +121,21 @@ class HttpListener:
                     await asyncio.sleep(0.01)
         for connection in tuple(self._state.connections):
             connection.transport.abort()
+
+
+def _bounded_protocol() -> "type[BoundedProtocol] | None":
+    """Return the protocol with bounds; None, and a warning, if this uvicorn has other parts."""
+    try:
+        from chairlift.server.http.protocol import BoundedProtocol, is_known
+    except ImportError as error:
+        if error.name == "httptools":
+            raise
+    else:
+        if is_known():
+            return BoundedProtocol
+    text = "uvicorn %s has other parts: the time for the headers of a request has no bound"
+    _log.warning(text, uvicorn.__version__)
+    return None
 
 
 def _listen(address: TcpAddress) -> socket.socket:

@@ -5,6 +5,8 @@ of a segment. Here a head has a size and a time; an exchange that is not over ta
 that the end of its client is noticed; and a response that does not read its body ends the
 connection. Another protocol that a request offers (`Upgrade`) is never taken, so the request is one
 of HTTP/1.1 with its body.
+
+This builds on parts of uvicorn that are not public: `is_known` tells whether a release has them.
 """
 
 import asyncio
@@ -17,12 +19,12 @@ from typing import Any, Final, NoReturn
 
 import httptools
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from chairlift.server.http.connections import Connection
 from chairlift.server.http.errors import HttpError, refused
-from chairlift.server.security.tls import certificate_names
+from chairlift.server.security.tls import peer_names
 
 HEAD_S: Final = 10.0
 """Time for a request's line and headers, and for the first of them to begin."""
@@ -34,6 +36,47 @@ _SEGMENT_BYTES: Final = 65_536
 
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 """Headers that tell where a body ends."""
+
+
+_CALLBACKS: Final = (
+    "connection_made",
+    "connection_lost",
+    "data_received",
+    "on_message_begin",
+    "on_url",
+    "on_header",
+    "on_headers_complete",
+    "on_message_complete",
+    "on_response_complete",
+    "_unset_keepalive_if_required",
+)
+"""Methods of uvicorn's protocol that are overridden or called."""
+_STATE: Final = frozenset({"parser", "cycle", "loop", "scope", "headers", "server_state"})
+_CYCLE_STATE: Final = frozenset(
+    {
+        "response_started",
+        "response_complete",
+        "more_body",
+        "keep_alive",
+        "disconnected",
+        "message_event",
+    }
+)
+"""Attributes of its exchange that are read or set."""
+
+
+def is_known() -> bool:
+    """Return whether this release of uvicorn has the parts that `BoundedProtocol` uses."""
+    return (
+        all(hasattr(HttpToolsProtocol, name) for name in _CALLBACKS)
+        and _attributes_of(HttpToolsProtocol) >= _STATE
+        and _attributes_of(RequestResponseCycle) >= _CYCLE_STATE
+    )
+
+
+def _attributes_of(kind: type) -> set[str]:
+    """Return the names that the constructor of a class mentions, its attributes among them."""
+    return set(kind.__init__.__code__.co_names)  # type: ignore[misc]
 
 
 class _Stopped(Exception):
@@ -73,13 +116,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport = transport
         self._connection.close = transport.abort
         super().connection_made(transport)
-        ssl_object = transport.get_extra_info("ssl_object")
-        if ssl_object is not None:
-            try:
-                self._names = certificate_names(ssl_object.getpeercert() or {})
-            except ValueError:
-                transport.abort()
-                return
+        try:
+            self._names = peer_names(transport)
+        except ValueError:
+            transport.abort()
+            return
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,7 +1,8 @@
 """Certificates of the listener: checked when they are read, reloaded when their files change."""
 
+import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -105,6 +106,16 @@ _NAME_KEYS: Final = {
     "commonName": "x509_common_name",
 }
 """Kinds of names as Python's `ssl` has them, and as gRPC calls their properties."""
+
+
+def peer_names(transport: asyncio.BaseTransport) -> Mapping[str, Sequence[bytes]]:
+    """Return the names in the verified certificate of a connection's client; none without one.
+
+    Raises:
+        ValueError: As `certificate_names`.
+    """
+    ssl_object = transport.get_extra_info("ssl_object")
+    return {} if ssl_object is None else certificate_names(ssl_object.getpeercert() or {})
 
 
 def certificate_names(certificate: Mapping[str, Any]) -> dict[str, list[bytes]]:
