@@ -296,7 +296,7 @@ async def test_flush_lets_a_partial_batch_run(start):
 
 async def test_steps_can_be_watched(engine):
     records, mailbox = [], Mailbox()
-    end_watching = engine.watch_steps(records.append)
+    end_watching = engine.deliveries.watch_steps(records.append)
     handle = submit(engine, greedy([7] * 40, 3, ignore_eos=True), mailbox)
     await mailbox.ends(handle)
     end_watching()

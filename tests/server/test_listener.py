@@ -157,5 +157,5 @@ async def test_with_a_grpc_of_other_parts_the_server_serves_on_its_own_loop(
     monkeypatch.setattr(listener, "cygrpc", SimpleNamespace(**parts))
     async with serve() as server:
         assert (await server.say(start("a"))).end("a").HasField("finished")
-        assert type(server.server._grpc._server) is PLAIN
+        assert type(server.server._ports.grpc._server) is PLAIN
     assert caplog.text.count("has another accept loop") == 1

@@ -17,16 +17,16 @@ from chairlift.api.config import EngineSettings, engine_config
 from chairlift.api.errors import EngineDownError, EngineState, Reason, refusal
 from chairlift.api.types import Change, Event, Request, Waiting
 from chairlift.engine.adapter_changes import AdapterChanges
+from chairlift.engine.deliveries import Deliveries
 from chairlift.engine.engine import Engine
 from chairlift.engine.handle import Handle, Mailbox
 from chairlift.engine.leaks import has_leaked
 from chairlift.engine.loading.load import load_model
 from chairlift.engine.loading.loaded import OnProgress
-from chairlift.engine.loop import Delivery, EngineLoop, LoopProgress
-from chairlift.engine.open_requests import OpenRequests, Router
+from chairlift.engine.loop import EngineLoop, LoopProgress
+from chairlift.engine.open_requests import OpenRequests
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 from chairlift.engine.prepare.text_queue import TextQueue, caller, is_short, size_of
-from chairlift.engine.step import StepRecord
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ JOIN_TIMEOUT_S = 5.0
 EXPLAIN_TIMEOUT_S = 5.0
 """How long `explain` waits for the engine thread, which answers between two steps."""
 
-_NS = 1e-9
 _PAUSE = Change(paused=True)
 _RESUME = Change(paused=False)
 
@@ -77,8 +76,8 @@ class AsyncEngine:
         self._requests = OpenRequests(self.abort)
         self.adapters = AdapterChanges(lambda work: self._running().call(work))
         """Loads and unloads adapters while requests run."""
-        self._step_watchers: list[Callable[[StepRecord], None]] = []
-        self._delivery_watchers: list[Callable[[float, float], None]] = []
+        self.deliveries = Deliveries(self._requests, self._die)
+        """Watches steps, and routes their events."""
 
     @classmethod
     def of(cls, engine: Engine) -> "AsyncEngine":
@@ -125,7 +124,6 @@ class AsyncEngine:
             ModelError: The model cannot be loaded.
             ConfigError: A setting does not fit the model.
         """
-        self._loop = asyncio.get_running_loop()
         try:
             self._engine = await asyncio.to_thread(self._new_engine)
         except BaseException:
@@ -156,8 +154,8 @@ class AsyncEngine:
             self._start_thread(num_steps=thread.progress.num_steps)
 
     def _start_thread(self, *, num_steps: int) -> None:
-        self._thread = EngineLoop(self.engine, self._hop, num_steps=num_steps)
-        self._thread.watched = bool(self._step_watchers)
+        self._thread = EngineLoop(self.engine, self.deliveries.post, num_steps=num_steps)
+        self.deliveries.begin(self._thread)
         self._thread.start()
         self._state = EngineState.SERVING
 
@@ -320,37 +318,9 @@ class AsyncEngine:
         finally:
             self.abort(mailbox)
 
-    def route_to(self, router: Router) -> None:
-        """Set a router, which delivers a part of each step's events; handles receive the rest."""
-        self._requests.router = router
-
     def load(self) -> _core.Load:
         """Return a snapshot of queue, batch and KV cache; RuntimeError before `start`."""
         return self._running().load
-
-    def watch_steps(self, callback: Callable[[StepRecord], None]) -> Callable[[], None]:
-        """Call back on the event loop after every step; return a function that ends this."""
-        self._step_watchers.append(callback)
-        self._set_watched()
-
-        def end() -> None:
-            self._step_watchers.remove(callback)
-            self._set_watched()
-
-        return end
-
-    def watch_deliveries(self, callback: Callable[[float, float], None]) -> None:
-        """Call back on the event loop after every delivery of a step's events.
-
-        Args:
-            callback: Called with the seconds that the delivery waited for the event loop, and the
-                seconds that the event loop worked on it.
-        """
-        self._delivery_watchers.append(callback)
-
-    def _set_watched(self) -> None:
-        if self._thread is not None:
-            self._thread.watched = bool(self._step_watchers)
 
     def _running(self) -> EngineLoop:
         if self._thread is None:
@@ -364,28 +334,6 @@ class AsyncEngine:
         # The scheduler checks its queue again, but only between two steps.
         is_full = self.num_waiting >= self.config.max_queued_requests
         return Reason.QUEUE_FULL if is_full else None
-
-    def _hop(self, delivery: Delivery) -> None:
-        """Pass a delivery to the event loop; the only method that the engine thread calls."""
-        self._loop.call_soon_threadsafe(self._take, delivery)
-
-    def _take(self, delivery: Delivery) -> None:
-        taken = self.engine.clock()
-        self._receive(delivery)
-        worked_s = (self.engine.clock() - taken) * _NS
-        for watcher in self._delivery_watchers:
-            watcher((taken - delivery.sent_ns) * _NS, worked_s)
-
-    def _receive(self, delivery: Delivery) -> None:
-        self._running().delivered()
-        output = delivery.output
-        if output is None:
-            self._die()
-            return
-        self._requests.receive(delivery.answers, output)
-        if output.record is not None:
-            for watcher in tuple(self._step_watchers):
-                watcher(output.record)
 
     def _die(self) -> None:
         self._state = EngineState.DEAD

@@ -141,7 +141,7 @@ async def test_a_certificate_is_a_tenant(api, tmp_path):
     server = {**certificates.mutual_tls, "http_allowed_host": "any.example"}
     async with api(server=server, listen="127.0.0.1:0") as served:
         seen = []
-        authenticator = served.server.server._authenticator
+        authenticator = served.server.server._context.authenticator
         tenant_of = authenticator.tenant_of
         authenticator.tenant_of = lambda *given: seen.append(tenant_of(*given)) or seen[-1]
         ann = certificates.pair("ann", "ann@example.org", common_name="x")

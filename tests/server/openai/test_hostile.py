@@ -244,6 +244,6 @@ async def test_further_connections_than_allowed_are_closed(api):
                 assert (await raw.response()).status == 200
             async with served.raw() as third:
                 assert await third.at_end()
-        connections = served.server.server._http._state.connections
+        connections = served.server.server._ports.http._state.connections
         await until(lambda: not connections)
         assert (await served.get("/health")).status == 200

@@ -1,4 +1,4 @@
-"""Restarts a lost engine in place, a bounded number of times."""
+"""Keeps an engine serving: its health, and its restart in place, a bounded number of times."""
 
 import logging
 import time
@@ -6,13 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from chairlift.api.errors import EngineDownError, ModelError
+from chairlift.api.errors import EngineDownError, EngineState, ModelError
 from chairlift.server.app.loading import probe
+from chairlift.server.calls.context import ServerContext
+from chairlift.server.ops.health import Health
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
 
-MOST_RESTARTS: Final = 3
+MAX_RESTARTS: Final = 3
 WITHIN_S: Final = 300.0
 
 _log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class RestartBudget:
         now = self._clock()
         while self._taken and now - self._taken[0] > WITHIN_S:
             self._taken.popleft()
-        if len(self._taken) == MOST_RESTARTS:
+        if len(self._taken) == MAX_RESTARTS:
             return False
         self._taken.append(now)
         return True
@@ -58,3 +60,25 @@ async def restart(engine: "AsyncEngine") -> bool:
         return False
     _log.warning("the engine serves again")
     return True
+
+
+async def keep_serving(engine: "AsyncEngine", server: ServerContext, health: Health) -> None:
+    """Update the health status, and restart a lost engine while its budget lasts.
+
+    Args:
+        engine: It serves.
+        server: Its gate is closed while the engine restarts, and for good when it is dead.
+        health: Follows the engine.
+    """
+    budget, gate = RestartBudget(), server.gate
+    while not gate.draining.is_set():
+        await health.follow(engine, gate.draining)
+        if engine.state is not EngineState.DEAD or gate.draining.is_set():
+            return
+        gate.close()
+        if not budget.take():
+            _log.critical("the engine is dead: no request is accepted any more")
+            server.die()
+        elif await restart(engine):
+            server.metrics.restarted()
+            gate.reopen()

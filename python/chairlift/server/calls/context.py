@@ -30,3 +30,8 @@ class ServerContext:
     telemetry: Telemetry
     write_timeout_s: float
     """A call whose client reads nothing for this long ends."""
+
+    def die(self) -> None:
+        """Refuse requests for good, and wake every call so that it sees this."""
+        self.gate.die()
+        self.outboxes.wake()

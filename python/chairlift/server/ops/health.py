@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from chairlift.api.errors import EngineState
 from chairlift.server.limits.shares import Shares, holders_of
 from chairlift.server.rpc.status_interceptor import ServicerContext
 from chairlift.server.rpc.writer import Writer
@@ -149,7 +150,7 @@ class Health:
     async def follow(self, engine: "AsyncEngine", draining: asyncio.Event) -> None:
         """Update the status from the engine's progress until it is dead or the server drains."""
         longest_s = 0.0
-        while engine.state.value != "dead" and not draining.is_set():
+        while engine.state is not EngineState.DEAD and not draining.is_set():
             silent_s = _silence(engine)
             if silent_s <= max(_STALL_S, _LONG_STEPS * longest_s):
                 longest_s = max(longest_s, silent_s)

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
 from chairlift.api.errors import Reason, RequestError
+from chairlift.server.config import ServerConfig
 from chairlift.server.rpc.status_interceptor import Handler, ServicerContext
 from chairlift.server.security.bearer_tokens import BearerTokens
 
@@ -111,6 +113,19 @@ class Authenticator:
         if tenant is None:
             tenant = certificate_tenant(auth_context) or ANONYMOUS
         return tenant
+
+
+def new_authenticator(config: ServerConfig) -> Authenticator:
+    """Return the authenticator that the settings of a server describe.
+
+    Raises:
+        ConfigError: A file of tokens is malformed.
+    """
+    tokens, admins = (
+        None if path is None else BearerTokens(Path(path))
+        for path in (config.auth_tokens, config.admin_tokens)
+    )
+    return Authenticator(tokens, trust_metadata=config.trust_tenant_metadata, administrators=admins)
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]

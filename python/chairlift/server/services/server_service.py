@@ -201,7 +201,10 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
         engine = gate.engine()
         tenant = self._server.authenticator.tenant(context)
         writer = Writer(context, self._server.write_timeout_s)
-        with self._watching(context), self._feeds.watch(tenant, engine.watch_steps) as feed:
+        with (
+            self._watching(context),
+            self._feeds.watch(tenant, engine.deliveries.watch_steps) as feed,
+        ):
             drain = asyncio.create_task(_wake(gate.draining, self._feeds))
             try:
                 await writer.begin()

@@ -1,0 +1,79 @@
+"""The services of the gRPC port."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+from chairlift.api.config import EngineConfig
+from chairlift.server.app.protocols import servicers_of, services_of
+from chairlift.server.calls.context import ServerContext
+from chairlift.server.config import ServerConfig
+from chairlift.server.ops.health import Health
+from chairlift.server.rpc import reflection
+from chairlift.server.services.adapter_calls import AdminServicer
+from chairlift.server.services.embedding_service import EmbeddingServicer
+from chairlift.server.services.generation_service import GenerationServicer
+from chairlift.server.services.server_service import ServerServicer
+from chairlift.server.services.tokenizer_service import TokenizerServicer
+from chairlift.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    embedding_pb2,
+    generation_pb2,
+    server_pb2,
+    tokenizer_pb2,
+    tokenizer_pb2_grpc,
+)
+
+_OF_ENGINE = (generation_pb2, embedding_pb2, admin_pb2)
+"""Files of the services that need a running engine."""
+_OF_MODEL = (tokenizer_pb2, server_pb2)
+"""Files of those that need a loaded model only."""
+
+
+def new_health(context: ServerContext, protocols: Iterable[str]) -> Health:
+    """Return the health of all services, each of which does not serve yet."""
+    return Health(
+        engine=(*_names(_OF_ENGINE), *services_of(protocols)),
+        model=_names(_OF_MODEL),
+        tenant_of=context.authenticator.tenant,
+        write_timeout_s=context.write_timeout_s,
+    )
+
+
+async def add_services(
+    server: grpc.aio.Server,
+    context: ServerContext,
+    engine_config: EngineConfig,
+    config: ServerConfig,
+    health: Health,
+) -> None:
+    """Register all services, those of other protocols and reflection included.
+
+    Args:
+        server: Not started yet.
+        context: The state that all calls share.
+        engine_config: Settings of the engine.
+        config: Settings of the server.
+        health: From `new_health`.
+    """
+    GenerationServicer(context).add_to(server)
+    EmbeddingServicer(context).add_to(server)
+    tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(TokenizerServicer(context), server)
+    ServerServicer(context, engine_config, config).add_to(server)
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(context), server)
+    protocols = config.protocol or ()
+    for servicer in servicers_of(protocols, context, engine_config, health):
+        servicer.add_to(server)
+    await health.add_to(server)
+    files = (*_OF_ENGINE, *_OF_MODEL)
+    names = (*_names(files), *services_of(protocols), "grpc.health.v1.Health")
+    reflection.enable(server, names)
+
+
+def _names(files: Iterable[Any]) -> tuple[str, ...]:
+    """Return the full names of the services of generated modules."""
+    return tuple(
+        service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()
+    )
