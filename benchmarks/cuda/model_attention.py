@@ -12,7 +12,7 @@ from chairlift.api.choices import Device, Dtype
 from chairlift.api.config import EngineConfig
 from chairlift.checkpoints.checkpoint import check_files
 from chairlift.checkpoints.files.folder import resolve_model
-from chairlift.engine.loading.devices import choose_place
+from chairlift.engine.loading.devices import resolve_device
 from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.model.config import ModelConfig
 
@@ -36,7 +36,7 @@ def measure(model: str) -> Iterator[dict[str, str | float]]:
     folder = resolve_model(model)
     config = ModelConfig.load(folder, settings.dtype)
     check_files(folder, may_lack_all=True)
-    gpu = choose_place(settings, config).accelerator
+    gpu = resolve_device(settings, config).accelerator
     assert gpu is not None, "the settings ask for one"
     gpu.load(ModelKernels(torch.bfloat16, torch.bfloat16, config.spec.head_dims))
     with torch.inference_mode():

@@ -24,17 +24,17 @@ async def run(scale, lab):
     history = History(lab.scratch / "deadlines.jsonl")
     patient = History(lab.scratch / "no_deadlines.jsonl")
 
-    async def storm(history, num_requests, *, hurry):
+    async def storm(history, num_requests, *, second_signal):
         async with server.stub() as stub:
             draws = [random.Random(i) for i in range(CALLERS)]
             await asyncio.gather(
-                *(caller(lab, stub, history, num_requests, draw, hurry) for draw in draws)
+                *(caller(lab, stub, history, num_requests, draw, second_signal) for draw in draws)
             )
 
     # The same callers without deadlines share the steps, too.
-    work = storm(patient, min(COMPARED, REQUESTS[scale] // 10), hurry=False)
+    work = storm(patient, min(COMPARED, REQUESTS[scale] // 10), second_signal=False)
     _, (before,) = await beside(lab, server, work)
-    _, (during,) = await beside(lab, server, storm(history, REQUESTS[scale], hurry=True))
+    _, (during,) = await beside(lab, server, storm(history, REQUESTS[scale], second_signal=True))
     await server.until_idle()
     patient.check(lab.traffic.answers)
     records = history.check(lab.traffic.answers, may_fail=MAY_FAIL, may_end=MAY_END)
@@ -50,10 +50,10 @@ async def run(scale, lab):
     )
 
 
-async def caller(lab, stub, history, num_requests, draw, hurry):
+async def caller(lab, stub, history, num_requests, draw, second_signal):
     while history.num_requests < num_requests:
         spec = lab.traffic.draw(draw, "r")
-        timeout = draw.uniform(0.001, 0.05) if hurry else None
+        timeout = draw.uniform(0.001, 0.05) if second_signal else None
         if draw.random() < 0.5:
             history.note(await lab.traffic.one(stub, spec, timeout=timeout))
         else:

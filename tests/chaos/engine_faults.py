@@ -26,7 +26,7 @@ class Case:
     """A fault and what has to come of it."""
 
     fault: str
-    guilty: str = ""
+    failed_ids: str = ""
     """How the request that meets the fault ends; empty where it is answered."""
     others: frozenset = frozenset()
     """How its neighbours may end instead of being answered."""
@@ -77,12 +77,12 @@ async def strike(lab, case):
         clean = [i for i, a in enumerate(lab.traffic.answers) if POISON not in a[:TOKENS]]
         places = [clean[i % len(clean)] for i in range(12)]
         specs = [[Spec(f"r{i}{j}", places[4 * i + j], TOKENS) for j in range(4)] for i in range(3)]
-        *others, guilty = await asyncio.gather(
+        *others, failed_ids = await asyncio.gather(
             *(lab.traffic.converse(stub, some) for some in specs), meet(stub, case)
         )
         for records in others:
             history.note(*records)
-        assert guilty.end == (case.guilty or "LENGTH"), (case, guilty)
+        assert failed_ids.end == (case.failed_ids or "LENGTH"), (case, failed_ids)
         if case.exit_code:
             # It ends by itself, in its time; until then every request fails with a status.
             while server.process.exitcode is None:

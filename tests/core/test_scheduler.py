@@ -158,10 +158,10 @@ def test_a_row_that_is_not_finite_fails_alone(scheduler, plan):
 
 
 def test_a_failed_step_is_rolled_back(scheduler, plan):
-    guilty = scheduler.add(0, NewRequest([1], max_tokens=2)).request_id
+    failed_ids = scheduler.add(0, NewRequest([1], max_tokens=2)).request_id
     other = scheduler.add(0, NewRequest([2], max_tokens=2)).request_id
-    (event,) = scheduler.fail(0, scheduler.schedule(0, plan), [guilty])
-    assert (event.request_id, event.reason) == (guilty, "STEP_FAILED")
+    (event,) = scheduler.fail(0, scheduler.schedule(0, plan), [failed_ids])
+    assert (event.request_id, event.reason) == (failed_ids, "STEP_FAILED")
     assert [event.request_id for event in run_step(scheduler, plan)] == [other]
 
 

@@ -194,7 +194,7 @@ def test_a_machine_without_a_gpu_says_so(llama):
         (named,) = setting
         with pytest.raises(ConfigError, match=f"^{named}: .*without a GPU"):
             Engine(llama[0], **setting)
-    assert Engine(llama[0], max_model_len=32).place.device.type == "cpu"
+    assert Engine(llama[0], max_model_len=32).device.torch_device.type == "cpu"
 
 
 def test_the_defaults_are_those_of_a_gpu_where_nobody_says_otherwise(llama):

@@ -7,7 +7,7 @@ import torch
 from chairlift.api.config import Dtype, engine_config
 from chairlift.api.errors import ConfigError
 from chairlift.api.types import Request, Sampling, Stopping
-from chairlift.engine.loading.devices import choose_place, layer_unsupported_reason
+from chairlift.engine.loading.devices import layer_unsupported_reason, resolve_device
 from chairlift.model.config import ModelConfig
 from chairlift.model.memory.plan import plan_memory
 from transformers import (
@@ -275,7 +275,7 @@ def test_states_are_a_part_of_the_memory_of_a_gpu(falcon):
     plans = []
     for changes in ({}, {"state_snapshots": 3}, {"prefix_cache": False}):
         settings = engine_config(device="cuda", max_num_seqs=30, **changes)
-        place = choose_place(settings, model, EmulatedDevice())
+        place = resolve_device(settings, model, EmulatedDevice())
         # Less than all rows may have use for.
         memory = 16 << 20
         plan = plan_memory(place.settings, model, place.backend, memory, is_dedicated=True)
@@ -303,4 +303,4 @@ def test_what_no_kernel_takes_is_refused_by_name(falcon):
         ({"drafts": "lookup"}, "drafts: expected off for a model with a recurrent state"),
     ):
         with pytest.raises(ConfigError, match=message):
-            choose_place(engine_config(device="cuda", **setting), model, EmulatedDevice())
+            resolve_device(engine_config(device="cuda", **setting), model, EmulatedDevice())

@@ -6,7 +6,7 @@ import pytest
 from chairlift.api.choices import Device
 from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError
-from chairlift.engine.loading.devices import choose_place
+from chairlift.engine.loading.devices import resolve_device
 from chairlift.kernels.cuda.build import unknown_architecture
 from chairlift.kernels.cuda.requirements import Gpu, machine_unsupported_reason
 from chairlift.model.config import ModelConfig
@@ -40,7 +40,7 @@ def model(llama):
 def test_a_machine_that_lacks_something_runs_the_model_on_the_cpu_and_says_why(model, case, caplog):
     gpu, expected = LACKING[case]
     with caplog.at_level(logging.WARNING):
-        place = choose_place(EngineConfig(), model, find_gpu=lambda: gpu)
+        place = resolve_device(EngineConfig(), model, find_gpu=lambda: gpu)
     assert place.device.type == "cpu"
     assert (expected in caplog.text) == (gpu is not None)
 
@@ -49,7 +49,7 @@ def test_a_machine_that_lacks_something_runs_the_model_on_the_cpu_and_says_why(m
 def test_a_gpu_that_was_asked_for_and_cannot_run_kernels_is_one_line(model, case):
     gpu, expected = LACKING[case]
     with pytest.raises(ConfigError) as error:
-        choose_place(EngineConfig(device=Device.CUDA), model, find_gpu=lambda: gpu)
+        resolve_device(EngineConfig(device=Device.CUDA), model, find_gpu=lambda: gpu)
     message = str(error.value)
     assert message.startswith("device: ")
     assert expected in message
@@ -69,7 +69,7 @@ def test_a_device_that_the_caller_brings_is_taken_as_it_is(model):
     def no_gpu():
         raise AssertionError
 
-    place = choose_place(EngineConfig(), model, EmulatedDevice(), find_gpu=no_gpu)
+    place = resolve_device(EngineConfig(), model, EmulatedDevice(), find_gpu=no_gpu)
     assert place.accelerator is not None
 
 

@@ -14,7 +14,7 @@ from tests.cuda.instantiations import instance
 SHARED_BYTES = 40960
 
 
-class Draws:
+class SamplingInputs:
     """Logits `[S, vocab_size]` and how to draw from each."""
 
     def __init__(
@@ -89,7 +89,7 @@ FILTERS = [
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_draws_the_tokens_of_the_cpu(run: Launch, filters: dict[str, float]) -> None:
-    Draws(normal(12, 5003), **filters).check(run)
+    SamplingInputs(normal(12, 5003), **filters).check(run)
 
 
 @pytest.mark.parametrize(
@@ -100,20 +100,20 @@ def test_equal_logits_go_by_id(run: Launch, filters: dict[str, float]) -> None:
     logits[0] = 1.0
     logits[1, ::2] = -0.0  # equals 0.0
     logits[1, 1::2] = 0.0
-    Draws(logits, **filters).check(run)
+    SamplingInputs(logits, **filters).check(run)
 
 
 @pytest.mark.parametrize(
     "filters", [{"top_p": 0.97}, {"top_k": 5000}, {"top_k": 3000, "top_p": 0.9}]
 )
 def test_more_candidates_than_shared_memory_holds(run: Launch, filters: dict[str, float]) -> None:
-    Draws(normal(4, 9000, scale=0.2), **filters).check(run)
+    SamplingInputs(normal(4, 9000, scale=0.2), **filters).check(run)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 31, 1023, 1024, 1025])
 @pytest.mark.parametrize("filters", [{}, {"top_k": 2, "top_p": 0.9}], ids=str)
 def test_any_size_of_vocabulary(run: Launch, vocab_size: int, filters: dict[str, float]) -> None:
-    Draws(normal(4, vocab_size), **filters).check(run)
+    SamplingInputs(normal(4, vocab_size), **filters).check(run)
 
 
 def test_rows_that_are_not_finite_are_refused_alone(run: Launch) -> None:
@@ -123,7 +123,7 @@ def test_rows_that_are_not_finite_are_refused_alone(run: Launch) -> None:
     logits[2] = -math.inf
     logits[3, 50:] = -math.inf
     for filters in ({}, {"temperature": 0.0}, {"top_k": 5}):
-        draws = Draws(logits, **filters)
+        draws = SamplingInputs(logits, **filters)
         draws.check(run)
         tokens = draws.on_device(run)[0]
         assert (tokens < 0).tolist() == [True, True, True, False, False, False]
@@ -131,11 +131,11 @@ def test_rows_that_are_not_finite_are_refused_alone(run: Launch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_logits_of_sixteen_bits(run: Launch, dtype: torch.dtype) -> None:
-    Draws(normal(4, 1000).to(dtype), top_k=30, top_p=0.9).check(run)
+    SamplingInputs(normal(4, 1000).to(dtype), top_k=30, top_p=0.9).check(run)
 
 
 def test_every_row_has_parameters_of_its_own(run: Launch) -> None:
-    draws = Draws(normal(len(FILTERS), 700))
+    draws = SamplingInputs(normal(len(FILTERS), 700))
     for row, filters in enumerate(FILTERS):
         for name, value in filters.items():
             draws.parameters[name][row] = value
@@ -143,7 +143,7 @@ def test_every_row_has_parameters_of_its_own(run: Launch) -> None:
 
 
 def test_turns_of_the_threads_change_nothing() -> None:
-    draws = Draws(normal(3, 2000), top_k=100, top_p=0.9)
+    draws = SamplingInputs(normal(3, 2000), top_k=100, top_p=0.9)
     expected = draws.on_device(launch_emulated)
     with reversed_turns(instance("sample", torch.float32)):
         found = draws.on_device(launch_emulated)

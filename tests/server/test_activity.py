@@ -1,7 +1,7 @@
 """What became of a tenant's requests in the last minute: its own, and no other tenant's."""
 
 import pytest
-from chairlift.server.metrics import MOST_NAMES, OTHER
+from chairlift.server.metrics import MAX_NAMES, OTHER
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 
@@ -66,7 +66,7 @@ async def test_callers_without_a_name_are_one_tenant(serve):
 async def test_tenants_that_share_a_label_see_nothing_of_each_other(serve, guarded, name):
     settings = {**guarded, "trust_tenant_metadata": True}
     async with serve(server=settings) as server:
-        for number in range(MOST_NAMES):
+        for number in range(MAX_NAMES):
             server.server.metrics.tenant_label(f"early-{number}")
         for tenant in (name, "hidden"):
             await say(server, bearer(ANN) + named(tenant), start("a", max_tokens=3))

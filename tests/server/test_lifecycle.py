@@ -82,9 +82,9 @@ async def test_hurry_cuts_the_grace_short(serve):
         call = server.generation.Generate()
         await call.write(start("a", max_tokens=250))
         await next_event(call, "tokens")
-        hurry = asyncio.Event()
-        hurry.set()
-        await server.server.stop(3600, hurry)
+        second_signal = asyncio.Event()
+        second_signal.set()
+        await server.server.stop(3600, second_signal)
         assert (await receive(call)).end("a").HasField("failed")
 
 

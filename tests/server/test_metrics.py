@@ -12,7 +12,7 @@ import pytest
 from chairlift.engine.engine import Engine
 from chairlift.server.metrics import TenantLabels
 from chairlift.server.metrics.instruments import STEP_PARTS
-from chairlift.server.metrics.tenants import MOST_NAMES, OTHER
+from chairlift.server.metrics.tenants import MAX_NAMES, OTHER
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
@@ -222,19 +222,19 @@ async def write_many(call, message):
 
 async def test_names_that_callers_bring_are_bounded(serve, settings, scrape):
     async with serve(server=settings | {"trust_tenant_metadata": True}) as server:
-        for i in range(MOST_NAMES + 3):
+        for i in range(MAX_NAMES + 3):
             named = (("chairlift-tenant", f"t{i}"),)
             call = server.generation.Generate(iter([start("a", max_tokens=1)]), metadata=named)
             await receive(call)
         values = await scrape()
     per_tenant = {k: v for k, v in values.items() if k.startswith("chairlift_generated_tokens_t")}
-    assert len(per_tenant) == MOST_NAMES + 1
+    assert len(per_tenant) == MAX_NAMES + 1
     assert per_tenant[f"chairlift_generated_tokens_total{{tenant={OTHER}}}"] == 3
 
 
 def test_tenants_of_the_operators_own_list_have_all_a_label():
     label = TenantLabels(is_closed=True)
-    names = [f"t{i}" for i in range(2 * MOST_NAMES)]
+    names = [f"t{i}" for i in range(2 * MAX_NAMES)]
     assert [label(name) for name in names] == names
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from chairlift.api.errors import ConfigError
-from chairlift.server.security.reloaded import GRACE_S, Gone, Reloaded, read_file
+from chairlift.server.security.reloaded import GRACE_S, FileRemovedError, ReloadingFile, read_file
 
 
 class Clock:
@@ -36,13 +36,13 @@ def reloaded(file, clock, **options):
         text = read_file(file, "option", is_secret=True).decode()
         if not text:
             message = "option: empty"
-            raise Gone(message)
+            raise FileRemovedError(message)
         if text.startswith("wrong"):
             message = f"option: {text}"
             raise ConfigError(message)
         return text
 
-    return Reloaded((file,), load, clock=clock, **options)
+    return ReloadingFile((file,), load, clock=clock, **options)
 
 
 def replace(file, text):
@@ -137,7 +137,7 @@ def test_a_cause_beside_the_file_that_is_mended_is_noticed(file, clock):
             raise ConfigError(message)
         return file.read_text()
 
-    value = Reloaded((file,), load, clock=clock)
+    value = ReloadingFile((file,), load, clock=clock)
     replace(file, "second")
     error.append(True)
     assert value.current() == "first"

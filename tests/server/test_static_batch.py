@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from chairlift.server.calls.registry import BatchEnd, Registry
+from chairlift.server.calls.registry import Registry, StaticBatchFlush
 
 from tests.server.connection import next_event, receive, start
 
@@ -63,31 +63,31 @@ def flushes():
 
 
 @pytest.fixture
-def batch_end(flushes):
-    return BatchEnd(lambda: flushes.append(1))
+def static_batch_flush(flushes):
+    return StaticBatchFlush(lambda: flushes.append(1))
 
 
-def test_flush_comes_when_the_last_open_stream_half_closes(batch_end, flushes):
-    batch_end.add(half_closed=False)
-    batch_end.add(half_closed=False)
-    batch_end.half_closed(1)
+def test_flush_comes_when_the_last_open_stream_half_closes(static_batch_flush, flushes):
+    static_batch_flush.add(half_closed=False)
+    static_batch_flush.add(half_closed=False)
+    static_batch_flush.half_closed(1)
     assert not flushes
-    batch_end.half_closed(1)
+    static_batch_flush.half_closed(1)
     assert flushes
 
 
-def test_flush_comes_when_the_request_of_an_open_stream_ends(batch_end, flushes):
-    batch_end.add(half_closed=False)
-    batch_end.add(half_closed=True)
+def test_flush_comes_when_the_request_of_an_open_stream_ends(static_batch_flush, flushes):
+    static_batch_flush.add(half_closed=False)
+    static_batch_flush.add(half_closed=True)
     assert not flushes
-    batch_end.remove(half_closed=False)
+    static_batch_flush.remove(half_closed=False)
     assert flushes
 
 
-def test_nothing_is_flushed_without_a_waiting_request(batch_end, flushes):
-    batch_end.half_closed(0)
-    batch_end.add(half_closed=False)
-    batch_end.remove(half_closed=False)
+def test_nothing_is_flushed_without_a_waiting_request(static_batch_flush, flushes):
+    static_batch_flush.half_closed(0)
+    static_batch_flush.add(half_closed=False)
+    static_batch_flush.remove(half_closed=False)
     assert not flushes
 
 

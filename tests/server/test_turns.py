@@ -1,7 +1,7 @@
 """Turns between calls: a call with many requests stands back for one with few."""
 
 from chairlift.api.types import Schedule
-from chairlift.server.calls.turns import MOST_S, TURN_S, Turns
+from chairlift.server.calls.turns import MAX_DELAY_S, TURN_S, Turns
 
 
 def delays(turns, num, now=0.0, **schedule):
@@ -15,7 +15,7 @@ def test_each_request_of_a_call_stands_a_little_later_than_the_one_before():
 
 
 def test_no_request_stands_back_without_end():
-    assert max(delays(Turns(), 10_000)) == MOST_S
+    assert max(delays(Turns(), 10_000)) == MAX_DELAY_S
 
 
 def test_requests_of_a_call_keep_their_order():

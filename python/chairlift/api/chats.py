@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from chairlift.api import checks
-from chairlift.api.checks import at_most, bad, flag, is_list, kind, utf8_len
+from chairlift.api.checks import bad, check_count, flag, is_list, kind, utf8_len
 from chairlift.api.errors import Reason, RequestError, echo
 from chairlift.api.types import (
     Chat,
@@ -43,10 +43,10 @@ def request(value: Request) -> Request:
         RequestError: With the path of the first field that is wrong.
     """
     checks.request(value)
-    own = as_chat(value.prompt)
-    if isinstance(own, Chat):
-        chat(own)
-    return value if own is value.prompt else replace(value, prompt=own)
+    converted = as_chat(value.prompt)
+    if isinstance(converted, Chat):
+        chat(converted)
+    return value if converted is value.prompt else replace(value, prompt=converted)
 
 
 def as_chat(value: Prompt) -> Prompt:
@@ -152,7 +152,7 @@ def _check_message(message: ChatMessage, path: str) -> None:
         if getattr(message, name) and message.role != role:
             text = f"{path}.{name}: expected in a turn of role {role} alone"
             raise RequestError(Reason.BAD_PARAMETER, text, field=f"{path}.{name}")
-    at_most(message.tool_calls, f"{path}.tool_calls", MAX_CALLS)
+    check_count(message.tool_calls, f"{path}.tool_calls", MAX_CALLS)
     for i, call in enumerate(message.tool_calls):
         call_path = f"{path}.tool_calls[{i}]"
         kind(call, ToolCall, call_path)
@@ -168,7 +168,7 @@ def _check_tools(value: Chat) -> None:
     flag(value.parallel_tool_calls, "chat.parallel_tool_calls")
     if not is_list(value.tools):
         raise _bad(_CHAT, "tools", "a list of Tool", value.tools)
-    at_most(value.tools, "chat.tools", MAX_TOOLS)
+    check_count(value.tools, "chat.tools", MAX_TOOLS)
     names = set()
     for i, tool in enumerate(value.tools):
         path = f"chat.tools[{i}]"

@@ -89,11 +89,11 @@ def utf8_len(text: object, field: str) -> int:
         raise RequestError(Reason.BAD_PARAMETER, message, field=field) from None
 
 
-def short_text(text: str, field: str, most_bytes: int) -> None:
+def short_text(text: str, field: str, max_bytes: int) -> None:
     """Check the length of a short text."""
     size = utf8_len(text, field)
-    if size > most_bytes:
-        message = f"{field}: expected at most {most_bytes} bytes, got {size}"
+    if size > max_bytes:
+        message = f"{field}: expected at most {max_bytes} bytes, got {size}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)
 
 
@@ -124,14 +124,14 @@ def one_or_many(values: object, field: str, expected: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def strings(values: object, field: str, *, most: int, most_bytes: int) -> tuple[str, ...]:
+def strings(values: object, field: str, *, limit: int, max_bytes: int) -> tuple[str, ...]:
     """Check short texts that are not empty: a list of them, or one text."""
-    expected = f"at most {most} strings of 1 to {most_bytes} bytes"
+    expected = f"at most {limit} strings of 1 to {max_bytes} bytes"
     texts = one_or_many(values, field, expected)
-    at_most(texts, field, most)
+    check_count(texts, field, limit)
     for text in texts:
         size = utf8_len(text, field)
-        if not 1 <= size <= most_bytes:
+        if not 1 <= size <= max_bytes:
             message = f"{field}: expected {expected}, got one of {size} bytes"
             raise RequestError(Reason.BAD_PARAMETER, message, field=field)
     return texts
@@ -183,10 +183,10 @@ def prompts(values: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     return [items] if is_one else items
 
 
-def at_most(values: Sized, field: str, most: int) -> None:
+def check_count(values: Sized, field: str, limit: int) -> None:
     """Check the length of a list."""
-    if len(values) > most:
-        message = f"{field}: expected at most {most}, got {len(values)}"
+    if len(values) > limit:
+        message = f"{field}: expected at most {limit}, got {len(values)}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)
 
 

@@ -47,18 +47,18 @@ def source(constraint: Constraint) -> Source:
         RequestError: With the path of the first field that is wrong.
     """
     checks.kind(constraint, Constraint, "constraint")
-    asked = [name for name in _FIELDS if _is_set(getattr(constraint, name))]
-    if len(asked) != 1:
-        got = "none" if not asked else " and ".join(asked)
+    kinds = [name for name in _FIELDS if _is_set(getattr(constraint, name))]
+    if len(kinds) != 1:
+        got = "none" if not kinds else " and ".join(kinds)
         message = f"constraint: expected one of {', '.join(_FIELDS)}, got {got}"
         raise RequestError(Reason.BAD_PARAMETER, message, field="constraint")
-    (kind,) = asked
+    (kind,) = kinds
     path, value = f"constraint.{kind}", getattr(constraint, kind)
     if kind == "json_object":
         checks.flag(value, path)
         return Source(kind)
     if kind == "choices":
-        choices = checks.strings(value, path, most=MAX_CHOICES, most_bytes=MAX_SOURCE_BYTES)
+        choices = checks.strings(value, path, limit=MAX_CHOICES, max_bytes=MAX_SOURCE_BYTES)
         found = Source(kind, choices=choices)
         size = sum(checks.utf8_len(choice, path) for choice in choices)
     else:

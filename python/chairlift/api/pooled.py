@@ -89,31 +89,31 @@ class Pooled:
         return shares
 
 
-def check_pooling(asked: Pooling, abilities: PoolingAbilities) -> Pooled:
+def check_pooling(options: Pooling, abilities: PoolingAbilities) -> Pooled:
     """Return where the result of a request is to be kept.
 
     Raises:
         RequestError: The model does not give what is asked for, with the path of the field.
     """
-    if asked.task is PoolingTask.CLASSIFY:
+    if options.task is PoolingTask.CLASSIFY:
         if not abilities.labels:
             message = "this model has no classifier: it gives no scores"
             raise _unsupported(message)
-        return Pooled(asked.task, "", None, normalize=False)
+        return Pooled(options.task, "", None, normalize=False)
     if not abilities.poolings or abilities.labels:
         what = "scores" if abilities.labels else "text"
         message = f"this model gives {what} and no vectors"
         raise _unsupported(message)
-    pooling = asked.pooling or abilities.default_pooling
+    pooling = options.pooling or abilities.default_pooling
     if pooling not in abilities.poolings:
         expected = " or ".join(abilities.poolings)
         message = f"pooling: expected {expected} with this model, got {pooling}"
         raise RequestError(Reason.BAD_PARAMETER, message, field="pooling")
     dimensions = abilities.default_dimensions
-    if asked.dimensions is not None:
-        dimensions = checks.integer(asked.dimensions, "dimensions", 1, abilities.size)
-    normalize = abilities.normalize if asked.normalize is None else asked.normalize
-    return Pooled(asked.task, pooling, dimensions, checks.flag(normalize, "normalize"))
+    if options.dimensions is not None:
+        dimensions = checks.integer(options.dimensions, "dimensions", 1, abilities.size)
+    normalize = abilities.normalize if options.normalize is None else options.normalize
+    return Pooled(options.task, pooling, dimensions, checks.flag(normalize, "normalize"))
 
 
 def _unsupported(message: str) -> RequestError:

@@ -19,15 +19,15 @@ class Size(NamedTuple):
     """About, in memory."""
 
 
-def size(values: list[Any], most: int) -> Size:
-    """Return the size of values that JSON can hold; the walk ends behind `most` characters.
+def size(values: list[Any], limit: int) -> Size:
+    """Return the size of values that JSON can hold; the walk ends behind `limit` characters.
 
     A value that holds itself has more characters than any bound.
     """
     num_characters = num_bytes = 0
     # Level by level: a list of small lists costs no more than one long list.
     level = values
-    while level and num_characters <= most:
+    while level and num_characters <= limit:
         # Each has a digit or a quote at least, and a comma or a bracket.
         num_characters += 2 * len(level)
         num_characters += sum(len(item) for item in level if type(item) is str)

@@ -16,7 +16,7 @@ from chairlift.api.config import EngineConfig, EngineSettings
 from chairlift.attention.cpu import CpuBackend
 from chairlift.checkpoints.files.folder import resolve_model
 from chairlift.engine.engine import Engine
-from chairlift.engine.loading.devices import Place
+from chairlift.engine.loading.devices import ResolvedDevice
 from chairlift.engine.loading.loaded import LoadedModel, OnProgress
 from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.sampler import Sampled
@@ -78,7 +78,7 @@ def _load(
         kv_cache=torch.empty(0),
         num_blocks=1 + config.max_num_seqs * -(-max_model_len // config.block_size),
         max_model_len=max_model_len,
-        place=Place(config, backend, None),
+        resolved=ResolvedDevice(config, backend, None),
         runner_factory=new_runner,
     )
 
@@ -95,8 +95,8 @@ class _NullRunner(ModelRunner):
         clock: Callable[[], int],
     ) -> None:
         super().__init__(model, torch.empty(0), shape, clock)
-        most_samples = shape.max_num_seqs + shape.max_num_drafts
-        self._words = torch.tensor(ids, dtype=torch.int32).repeat(2 + most_samples // len(ids))
+        max_samples = shape.max_num_seqs + shape.max_num_drafts
+        self._words = torch.tensor(ids, dtype=torch.int32).repeat(2 + max_samples // len(ids))
         self._num_words = len(ids)
         self._num_steps = 0
         self._period_ns = period_ns

@@ -20,7 +20,7 @@ from chairlift.api.errors import ConfigError, ModelError
 from chairlift.api.machine import memory_limit
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.checkpoints.files.folder import resolve_model
-from chairlift.engine.loading.devices import Place, choose_place
+from chairlift.engine.loading.devices import ResolvedDevice, resolve_device
 from chairlift.engine.loading.load import set_threads
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.kv_cache import allocate_kv_cache
@@ -48,7 +48,7 @@ class ModelFormat:
     name: str
     folder: Path
     config: ModelConfig
-    place: Place
+    resolved: ResolvedDevice
 
     @classmethod
     def of(
@@ -86,12 +86,12 @@ class ModelFormat:
         if not config.has_head:
             message = f"{name}: expected a model that generates text, got one without a head"
             raise ModelError(message)
-        return cls(name, folder, config, choose_place(settings, config))
+        return cls(name, folder, config, resolve_device(settings, config))
 
     @property
     def description(self) -> str:
         """The format in words: `bfloat16, int4 weights`, or `bfloat16, Q4_1 weights` as stored."""
-        settings = self.place.settings
+        settings = self.resolved.settings
         parts = [str(self.config.dtype).removeprefix("torch.")]
         if settings.quantize is not Quantize.NONE:
             parts.append(f"{settings.quantize} weights")
@@ -101,11 +101,11 @@ class ModelFormat:
             parts.append(f"{settings.kv_cache_dtype} keys and values")
         return ", ".join(parts)
 
-    def with_window(self, window: int) -> Place:
+    def with_window(self, window: int) -> ResolvedDevice:
         """Return the place with the settings of one sequence of `window` tokens."""
         changes = {"max_num_batched_tokens": window, "max_model_len": window}
-        settings = self.place.settings.model_copy(update=changes)
-        return replace(self.place, settings=settings)
+        settings = self.resolved.settings.model_copy(update=changes)
+        return replace(self.resolved, settings=settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +134,18 @@ class WindowModel:
         Raises:
             ModelError: The weights cannot be loaded.
         """
-        place, config = model.with_window(window), model.config
-        set_threads(place.settings)
+        resolved, config = model.with_window(window), model.config
+        set_threads(resolved.settings)
         self.name = model.name
-        self._backend, self._block_size = place.backend, place.settings.block_size
+        self._backend, self._block_size = resolved.backend, resolved.settings.block_size
         weights = load_weights(
             model.folder,
             config,
-            quantize=place.settings.quantize,
-            kernels=place.backend.kernels,
+            quantize=resolved.settings.quantize,
+            kernels=resolved.backend.kernels,
         )
         trim_heap()
-        self._model = Transformer(config, weights, place.backend)
+        self._model = Transformer(config, weights, resolved.backend)
         self._model.reserve(window)
         num_groups, columns = len(config.spec.kv_windows), -(-window // self._block_size)
         self._tables = 1 + torch.arange(num_groups * columns).int().view(num_groups, 1, columns)
@@ -288,8 +288,8 @@ def check_formats(
         raise ConfigError(message)
     places = [each.with_window(chosen) for each in formats]
     num_bytes = sum(
-        plan_memory(place.settings, each.config, place.backend, memory).total_bytes
-        for place, each in zip(places, formats, strict=True)
+        plan_memory(resolved.settings, each.config, resolved.backend, memory).total_bytes
+        for resolved, each in zip(places, formats, strict=True)
     )
     limit = memory_limit() if memory is None else memory
     if num_bytes > limit:

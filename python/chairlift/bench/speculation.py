@@ -23,7 +23,7 @@ HOUR_S: Final = 3600.0
 
 _RUN: Final = 8
 """Tokens that are looked for earlier in an answer."""
-_MOST_REPEATED: Final = 0.2
+_MAX_REPEATED: Final = 0.2
 """Share of an answer's runs that occur before in it, beyond which it repeats itself."""
 
 Proposer = Callable[[int, int], list[int]]
@@ -142,7 +142,7 @@ def repeats_itself(answer: Sequence[int]) -> bool:
     for tokens in runs:
         repeated += tokens in seen
         seen.add(tokens)
-    return repeated > _MOST_REPEATED * len(runs)
+    return repeated > _MAX_REPEATED * len(runs)
 
 
 def compare(

@@ -25,8 +25,8 @@ from chairlift.cli.command import add_command, new_app
 app = new_app("Language models over one gRPC stream, batched continuously.", "chairlift")
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"chairlift {version('chairlift')}")
         raise typer.Exit
 

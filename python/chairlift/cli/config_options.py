@@ -86,9 +86,9 @@ def config_options(
             command(*args, **options)
 
         signature = inspect.signature(command)
-        own = [p for p in signature.parameters.values() if p.name != into]
-        with_settings.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        with_settings.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+        kept = [p for p in signature.parameters.values() if p.name != into]
+        with_settings.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {p.name: p.annotation for p in [*kept, *added]}
         return with_settings
 
     return decorate

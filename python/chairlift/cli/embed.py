@@ -23,7 +23,7 @@ TruncateEnd = Annotated[
     bool, typer.Option("--truncate-end", help="Leave out the end of a text that is too long.")
 ]
 
-_MOST_SHOWN = 6
+_MAX_SHOWN = 6
 """Numbers of a vector that are shown to people."""
 
 
@@ -104,8 +104,8 @@ def _print(engine: "Engine", texts: Iterator[str], pooling: "Pooling", *, as_jso
             entry = {"index": place, "vector": vector, "tokens": pooled.num_tokens}
             sys.stdout.write(json.dumps(entry) + "\n")
             continue
-        shown = ", ".join(f"{number:.4f}" for number in vector[:_MOST_SHOWN])
-        rest = f", ... {len(vector)} numbers" if len(vector) > _MOST_SHOWN else ""
+        shown = ", ".join(f"{number:.4f}" for number in vector[:_MAX_SHOWN])
+        rest = f", ... {len(vector)} numbers" if len(vector) > _MAX_SHOWN else ""
         typer.echo(f"[{place + 1}] [{shown}{rest}]")
 
 

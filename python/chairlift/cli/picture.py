@@ -138,14 +138,14 @@ def _last_before(cells: Sequence[Cell], preempted: Collection[tuple[int, str]]) 
         of_request[cell.request_id].append(cell)
     lost = set()
     for (step, request_id), count in Counter(preempted).items():
-        own = of_request[request_id]
-        start = bisect_left(own, step, key=lambda cell: cell.step)
-        end = bisect_right(own, step, lo=start, key=lambda cell: cell.step)
-        going_on = {cell.row for cell in own[start:end]}
+        row_cells = of_request[request_id]
+        start = bisect_left(row_cells, step, key=lambda cell: cell.step)
+        end = bisect_right(row_cells, step, lo=start, key=lambda cell: cell.step)
+        going_on = {cell.row for cell in row_cells[start:end]}
         found: set[int] = set()
         while start > 0 and len(found) < count:
             start -= 1
-            cell = own[start]
+            cell = row_cells[start]
             if cell.row not in going_on | found and cell.work is not Work.FINISH:
                 found.add(cell.row)
                 lost.add(cell)

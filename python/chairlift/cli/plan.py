@@ -80,8 +80,8 @@ def _print(model: str, figures: Result, limit: str) -> None:
     console = Console()
     console.print(table)
     if figures["fits"]:
-        total, most = int(figures["total_bytes"]), int(figures["limit_bytes"])
-        console.print(f"fits: {format_size(total)} of {format_size(most)}", highlight=False)
+        total, allowed = int(figures["total_bytes"]), int(figures["limit_bytes"])
+        console.print(f"fits: {format_size(total)} of {format_size(allowed)}", highlight=False)
 
 
 def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:

@@ -71,8 +71,8 @@ def replay(
     """
     from chairlift.replay.settings import step_time_of
 
-    asked = {"num_requests": requests, "rate_per_s": rate, "seed": seed, "scale": scale}
-    drawn = {name: value for name, value in asked.items() if value is not None}
+    overrides = {"num_requests": requests, "rate_per_s": rate, "seed": seed, "scale": scale}
+    drawn = {name: value for name, value in overrides.items() if value is not None}
     loaded = _load(trace, drawn, to_be_written=write is not None)
     if write is not None:
         from chairlift.replay.trace import write_trace

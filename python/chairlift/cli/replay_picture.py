@@ -10,7 +10,7 @@ from chairlift.cli.picture import Cell, Work, draw, render_terminal
 from chairlift.core.plan import PlanView
 from chairlift.core.step_rows import RowWork, StepRows
 
-_MOST_STEPS = 10_000
+_MAX_STEPS = 10_000
 _WORK = {
     RowWork.PREFILL: Work.PREFILL,
     RowWork.DECODE: Work.DECODE,
@@ -43,7 +43,7 @@ class FirstSteps:
             done: What its rows did.
             preempted: The requests that lost a row before it, as indices in the trace.
         """
-        if self._num_steps == _MOST_STEPS:
+        if self._num_steps == _MAX_STEPS:
             return
         self._num_steps += 1
         step = self._num_steps

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WINDOW_S: Final = 2.0
 """Window of the rates."""
 PARTS: Final = ("schedule", "inputs", "forward", "sample", "update")
-MOST_STEPS: Final = 4096
+MAX_STEPS: Final = 4096
 """Most steps that are kept for the figure and the curve of step times."""
 _STALE_S: Final = 3.0
 """Figures that are this much older than a frame are marked as stale."""
@@ -102,7 +102,7 @@ class TopState:
         self.load: pb.Load | None = None
         self.error = ""
         """Why there is no connection; empty while there is one."""
-        self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
+        self.steps: deque[Step] = deque(maxlen=MAX_STEPS)
         self._clock = clock
         self._stale_s = _STALE_S + interval_s
         self._since = self._load_at = clock()
@@ -167,7 +167,7 @@ class TopState:
         for row in step.rows:
             if row.handle:
                 self._requests[row.handle] = self._next(step.step, ended_at, row)
-        while len(self._requests) > MOST_STEPS:
+        while len(self._requests) > MAX_STEPS:
             self._requests.pop(next(iter(self._requests)))
         cells = tuple(
             Cell(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _QUIET: Final = "bright_black"
 _WIDE: Final = 70
 """Least columns for the full table."""
-_MOST: Final = 8
+_MAX_TENANTS: Final = 8
 """Most tenants that are shown; the others are counted."""
 _FIGURE: Final = 10
 """Columns of a figure."""
@@ -23,17 +23,17 @@ _NUM_FIGURES: Final = 4
 _NAMELESS: Final = "all callers"
 
 
-def tenant_lines(state: TopState, width: int, most_lines: int) -> Iterator[Text]:
+def tenant_lines(state: TopState, width: int, max_lines: int) -> Iterator[Text]:
     """Yield a heading, the busiest tenants and an empty line; nothing if they do not fit.
 
     Args:
         state: A connected state.
         width: Columns.
-        most_lines: Most lines.
+        max_lines: Most lines.
     """
     assert state.load is not None
     tenants = sorted(state.load.tenants, key=lambda tenant: (-tenant.num_started, tenant.tenant))
-    num_shown = min(len(tenants), _MOST, most_lines - 2)
+    num_shown = min(len(tenants), _MAX_TENANTS, max_lines - 2)
     if num_shown < 1:
         return
     is_wide = width >= _WIDE

@@ -83,13 +83,13 @@ class TopView:
         load, info = self._state.load, self._state.info
         assert load is not None
         assert info is not None
-        most, used = info.max_num_seqs, load.num_blocks - load.num_free_blocks
+        limit, used = info.max_num_seqs, load.num_blocks - load.num_free_blocks
         free_cached = max(0, load.num_cached_blocks - used)
         held = [("#4e79a7", load.num_running), ("#d4a72c", load.num_rows_held - load.num_running)]
-        words = [f"{load.num_running} of {most} running", f"{load.num_waiting:,} waiting"]
+        words = [f"{load.num_running} of {limit} running", f"{load.num_waiting:,} waiting"]
         if load.num_waiting:
             words.append(f"{load.num_waiting_tokens:,} of their tokens")
-        yield "rows", _bar(held, most, width), words
+        yield "rows", _bar(held, limit, width), words
         slots = used * info.block_size
         waste = (slots - load.num_kv_tokens) / slots if slots else 0.0
         blocks = [("#4e79a7", used), ("#3aa6a0", free_cached)]
@@ -116,12 +116,12 @@ class TopView:
             words = [f"ITL {shown(gaps.median_s)}", f"p99 {shown(gaps.p99_s)}", "last minute"]
         yield "", _bar(parts, sum(rates.parts_s.values()), width), words
 
-    def _rows(self, width: int, most: int) -> Iterator[Text]:
+    def _rows(self, width: int, limit: int) -> Iterator[Text]:
         """Yield the picture of the last steps; the request in each row is to its right."""
         state, info = self._state, self._state.info
         assert info is not None
         running_requests = state.running_requests()
-        num_rows = min(info.max_num_seqs, most)
+        num_rows = min(info.max_num_seqs, limit)
         room = max(10, width - _LABEL - len(f"row {num_rows - 1} ") - 1)
         steps = list(state.steps)[-room:]
         cells = [cell for step in steps for cell in step.cells]
@@ -188,8 +188,8 @@ def _name(request: RunningRequest) -> str:
         return "of another tenant"
     work = "prompt" if request.in_prefill else f"{request.num_tokens}"
     name = request.request_id
-    most = _LABEL - len(work) - 1
-    return f"{name if len(name) <= most else name[: most - 1] + '…'} {work}"
+    limit = _LABEL - len(work) - 1
+    return f"{name if len(name) <= limit else name[: limit - 1] + '…'} {work}"
 
 
 def _bar(parts: Sequence[tuple[str, float]], whole: float, width: int) -> Text:

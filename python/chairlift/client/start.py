@@ -42,7 +42,7 @@ def new_start(prompt: Prompt, **options: Unpack[RequestOptions]) -> pb.Start:
         RequestError: `BAD_PARAMETER`: a value has the wrong type; `field` is its path in `Start`.
         TypeError: There is no option of that name.
     """
-    given = _Given("new_start", options, NAMES)
+    given = _OptionReader("new_start", options, NAMES)
     start = pb.Start(
         request_id=given.text("request_id", ""),
         model=given.text("model", ""),
@@ -100,7 +100,7 @@ def new_update(request_id: str, **options: Unpack[UpdateOptions]) -> pb.Update:
             path.
         TypeError: There is no option of that name.
     """
-    given = _Given("update", options, STOPPING_NAMES | SCHEDULE_NAMES, path="update.")
+    given = _OptionReader("update", options, STOPPING_NAMES | SCHEDULE_NAMES, path="update.")
     has_stopping, has_schedule = given.has_any(STOPPING_NAMES), given.has_any(SCHEDULE_NAMES)
     if not has_stopping and not has_schedule:
         message = "update: expected an option that changes the request, got none"
@@ -112,7 +112,7 @@ def new_update(request_id: str, **options: Unpack[UpdateOptions]) -> pb.Update:
     )
 
 
-def _stopping(given: "_Given") -> pb.Stopping:
+def _stopping(given: "_OptionReader") -> pb.Stopping:
     return pb.Stopping(
         max_tokens=given.count("max_tokens"),
         min_tokens=given.count("min_tokens"),
@@ -124,7 +124,7 @@ def _stopping(given: "_Given") -> pb.Stopping:
     )
 
 
-def _schedule(given: "_Given") -> pb.Schedule:
+def _schedule(given: "_OptionReader") -> pb.Schedule:
     return pb.Schedule(
         queue_timeout=given.duration("queue_timeout_s"),
         time_to_first_token=given.duration("time_to_first_token_s"),
@@ -155,7 +155,7 @@ _PATHS: Final = {
 }
 
 
-class _Given:
+class _OptionReader:
     """The options that are not None; each method checks one and returns it, or None."""
 
     def __init__(

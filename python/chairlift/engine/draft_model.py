@@ -105,12 +105,12 @@ class DraftModel:
         self._vocab_size = loaded.config.spec.vocab_size
         self._sampler = sampler
         self._clock = clock
-        settings = loaded.place.settings
+        settings = loaded.resolved.settings
         self._block_size = settings.block_size
         self._max_tokens = settings.max_num_batched_tokens
         self._max_rows = min(settings.max_num_seqs, self._max_tokens)
-        most_blocks = -(-loaded.max_model_len // settings.block_size)
-        self._tables = torch.zeros(1, self._max_rows, most_blocks, dtype=torch.int32)
+        max_blocks = -(-loaded.max_model_len // settings.block_size)
+        self._tables = torch.zeros(1, self._max_rows, max_blocks, dtype=torch.int32)
         self._buffers = InputBuffers.allocate(self._max_rows, self._max_tokens, 1, self._max_rows)
         kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.int64)
         self._parameters = [torch.zeros(self._max_rows, dtype=kind) for kind in kinds]
@@ -169,13 +169,13 @@ class DraftModel:
         """Return the answers that are worth reading, up to date."""
         self._num_rounds += 1
         answers = []
-        for own in found:
-            key = own.request_id, own.index
-            answer = self._answers.get(key) or _Answer(own.index, own.slot)
-            num_unread = own.num_prompt + own.num_output - answer.num_written
-            if num_unread > _READ_PER_TOKEN * own.num_output:
+        for sequence in found:
+            key = sequence.request_id, sequence.index
+            answer = self._answers.get(key) or _Answer(sequence.index, sequence.slot)
+            num_unread = sequence.num_prompt + sequence.num_output - answer.num_written
+            if num_unread > _READ_PER_TOKEN * sequence.num_output:
                 continue
-            answer.follow(scheduler.tokens_from(own.slot, answer.num_written))
+            answer.follow(scheduler.tokens_from(sequence.slot, answer.num_written))
             # Both have the tokens of the tokenizer; what lies behind is padding, of any length.
             if max(answer.unread) >= self._vocab_size:
                 continue
@@ -336,8 +336,8 @@ class DraftModel:
         if num_tokens > self._max_model_len or num_blocks > self._num_blocks:
             return False
         while len(answer.blocks) + len(self._free_blocks) < num_blocks:
-            idle = [own for own in self._answers.values() if own.blocks]
-            oldest = min(idle, key=lambda own: own.last_round)
+            idle = [answer for answer in self._answers.values() if answer.blocks]
+            oldest = min(idle, key=lambda answer: answer.last_round)
             if oldest.last_round == self._num_rounds:
                 return False
             self._free(oldest)

@@ -53,7 +53,7 @@ class Engine:
         config: The settings, with the defaults of the device.
         clock: Returns monotonic nanoseconds.
         tokenizer: Of the model.
-        place: Where the model runs.
+        device: Where the model runs.
         num_kv_blocks: Of the KV cache, the null block included.
         num_state_snapshots: Of recurrent states; None for a model without.
         max_model_len: Longest prompt plus output of the model, or less where the settings say so.
@@ -94,14 +94,14 @@ class Engine:
         config = engine_config(**settings)
         set_threads(config)
         loaded = loader(model, config, on_progress)
-        self.config = loaded.place.settings
+        self.config = loaded.resolved.settings
         self.clock = clock
         self.stepper = Stepper(self.config, loaded, clock)
         self.fault: BaseException | None = None
         self.model_name = str(model)
         self.model_config = loaded.config
         self.tokenizer = loaded.tokenizer
-        self.place = loaded.place
+        self.device = loaded.resolved
         self.draft_folder = loaded.draft_folder
         self.num_kv_blocks = loaded.num_blocks
         self.num_state_snapshots = loaded.num_state_snapshots

@@ -34,7 +34,7 @@ from chairlift.engine.step import InFlightStep, StepOutput, StepRecord
 logger = logging.getLogger(__name__)
 
 _NS_PER_S = 1_000_000_000
-_MOST_IN_VAIN = 3
+_MAX_FRUITLESS_STEPS = 3
 """Steps that fail and pass in parts, while no token is drawn."""
 
 
@@ -81,7 +81,7 @@ class Stepper:
         Requests are forgotten without an event, and ids count from the start again.
         """
         self.num_waiting = 0
-        self._num_in_vain = 0
+        self._num_fruitless = 0
         self._in_flight: deque[InFlightStep] = deque()
         self._num_launched = 0
         self._last_end_ns = self.clock()
@@ -104,7 +104,7 @@ class Stepper:
             num_slots=scheduler.num_slots,
             steps_in_flight=self._max_in_flight,
             max_num_drafts=config.max_step_drafts,
-            has_idle_cores=self._loaded.place.accelerator is not None
+            has_idle_cores=self._loaded.resolved.accelerator is not None
             or (config.num_threads is not None and config.num_threads < available_cores()),
         )
 
@@ -221,7 +221,7 @@ class Stepper:
                     outcome.logprobs, outcome.ranks, outcome.candidates, outcome.prompt
                 )
                 self._in_flight.popleft()
-                self._num_in_vain = 0 if len(outcome.tokens) else self._num_in_vain
+                self._num_fruitless = 0 if len(outcome.tokens) else self._num_fruitless
             self._follow(events)
             load = scheduler.load()
         record = self._record(step, computed, load)
@@ -270,11 +270,11 @@ class Stepper:
             return sampled if len(self._in_flight) == 1 else []
         # Recurrent states have moved on by the tokens twice: all of its requests are computed
         # again, unless they come no further by that.
-        self._num_in_vain += 1
-        if self._num_in_vain <= _MOST_IN_VAIN:
+        self._num_fruitless += 1
+        if self._num_fruitless <= _MAX_FRUITLESS_STEPS:
             return []
-        self._num_in_vain = 0
-        logger.error("%d steps in a row failed that pass in parts", _MOST_IN_VAIN + 1)
+        self._num_fruitless = 0
+        logger.error("%d steps in a row failed that pass in parts", _MAX_FRUITLESS_STEPS + 1)
         ids: list[int] = self.core.requests.request_ids(step.plan).tolist()
         return ids
 

@@ -117,8 +117,8 @@ def _header(name: str, num_requests: int, batch_size: int | None, *, max_model_l
     )
 
 
-def _scaled(lengths: Floats, scale: float, most: int | None) -> Integers:
-    return np.clip(np.rint(lengths / scale), 1, most).astype(np.int64)
+def _scaled(lengths: Floats, scale: float, limit: int | None) -> Integers:
+    return np.clip(np.rint(lengths / scale), 1, limit).astype(np.int64)
 
 
 def _arrivals(random: Generator, n: int, recipe: Recipe, rate_per_s: float | None) -> Integers:

@@ -194,9 +194,9 @@ class RecordedScheduler:
         self._note_step(step, now, events, failed=False)
         return events
 
-    def fail(self, now: int, step: int, guilty: Sequence[int]) -> _core.Events:
+    def fail(self, now: int, step: int, failed_ids: Sequence[int]) -> _core.Events:
         """Fail a step and the later one in flight, and record both."""
-        events = self._scheduler.fail(now, step, guilty)
+        events = self._scheduler.fail(now, step, failed_ids)
         self._note_step(step, now, events, failed=True)
         for later in list(self._planned):
             self._note_step(later, now, self._scheduler.take_events(), failed=True)

@@ -224,14 +224,14 @@ class Tokenizer:
         return ids
 
     def encode_input(
-        self, text: str, second: str | None, most: int | None, *, add_special_tokens: bool
+        self, text: str, second: str | None, max_num: int | None, *, add_special_tokens: bool
     ) -> tuple[list[int], int]:
         """Return the token ids of a text or a pair, and how many of them have type 0.
 
         Args:
             text: The text, or the first of a pair.
             second: The second of a pair.
-            most: So many ids at most: the ends of the texts are left out, that of the second
+            max_num: So many ids at most: the ends of the texts are left out, that of the second
                 before that of the first. None keeps all.
             add_special_tokens: Whether those of the model go around.
 
@@ -244,9 +244,9 @@ class Tokenizer:
         except (TypeError, UnicodeEncodeError):
             message = "text is not valid Unicode"
             raise RequestError(Reason.BAD_PARAMETER, message, field="input") from None
-        if most is not None:
+        if max_num is not None:
             num_added = self._backend.num_special_tokens_to_add(second is not None)
-            room = max(0, most - (num_added if add_special_tokens else 0))
+            room = max(0, max_num - (num_added if add_special_tokens else 0))
             for part in parts:
                 part.truncate(room)
                 room -= len(part.ids)

@@ -221,7 +221,7 @@ def _fail_as_special(path: Path) -> NoReturn:
     raise ModelError(message)
 
 
-def read_file(path: Path, most_bytes: int, opener: Opener = os.open) -> bytes:
+def read_file(path: Path, max_bytes: int, opener: Opener = os.open) -> bytes:
     """Read a regular file of at most so many bytes.
 
     Raises:
@@ -229,12 +229,12 @@ def read_file(path: Path, most_bytes: int, opener: Opener = os.open) -> bytes:
     """
     try:
         with BufferedReader(open_regular(path, opener)) as file:
-            data = file.read(most_bytes + 1)
+            data = file.read(max_bytes + 1)
     except OSError as error:
         message = f"{path}: {(error.strerror or 'cannot be read').lower()}"
         raise ModelError(message) from error
-    if len(data) > most_bytes:
-        message = f"{path}: expected at most {most_bytes} bytes, got more"
+    if len(data) > max_bytes:
+        message = f"{path}: expected at most {max_bytes} bytes, got more"
         raise ModelError(message)
     return data
 

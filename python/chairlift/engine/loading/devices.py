@@ -39,7 +39,7 @@ GPU_DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResolvedDevice:
     """Where a model runs."""
 
     settings: EngineConfig
@@ -51,17 +51,17 @@ class Place:
     """Of the accelerator's memory before the model was read."""
 
     @property
-    def device(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         """Where the weights are."""
         return torch.device("cpu") if self.accelerator is None else self.accelerator.device
 
 
-def choose_place(
+def resolve_device(
     settings: EngineConfig,
     model: ModelConfig,
     accelerator: Accelerator | None = None,
     find_gpu: Callable[[], Gpu | None] = installed_gpu,
-) -> Place:
+) -> ResolvedDevice:
     """Return the device of a model.
 
     Args:
@@ -93,7 +93,7 @@ def choose_place(
         accelerator = accelerator or CudaDevice()
         in_fp8 = settings.kv_cache_dtype is KvCacheDtype.FP8
         settings = settings.model_copy(update=defaults)
-        return Place(
+        return ResolvedDevice(
             hybrid_settings(settings) if model.spec.has_state else settings,
             (Fp8CudaBackend if in_fp8 else CudaBackend)(accelerator.device),
             accelerator,
@@ -110,7 +110,7 @@ def choose_place(
     if model.spec.has_state:
         settings = hybrid_settings(settings)
     in_int8 = settings.kv_cache_dtype is KvCacheDtype.INT8
-    return Place(settings, Int8CpuBackend(model.dtype) if in_int8 else CpuBackend(), None)
+    return ResolvedDevice(settings, Int8CpuBackend(model.dtype) if in_int8 else CpuBackend(), None)
 
 
 HYBRID_SETTINGS: Final = {
@@ -197,12 +197,12 @@ def _expert_checks(experts: Sequence[Experts]) -> tuple[tuple[str, bool], ...]:
     return (
         (
             f"experts of no multiple of {step} numbers",
-            any(own.intermediate_size % step for own in experts),
+            any(part.intermediate_size % step for part in experts),
         ),
-        (f"more than {MAX_EXPERTS} experts", any(own.num > MAX_EXPERTS for own in experts)),
+        (f"more than {MAX_EXPERTS} experts", any(part.num > MAX_EXPERTS for part in experts)),
         (
             f"more than {MAX_TOP_K} of them for a token",
-            any(own.top_k > MAX_TOP_K for own in experts),
+            any(part.top_k > MAX_TOP_K for part in experts),
         ),
     )
 
@@ -210,8 +210,8 @@ def _expert_checks(experts: Sequence[Experts]) -> tuple[tuple[str, bool], ...]:
 def _state_checks(mixers: Sequence[Recurrent]) -> tuple[tuple[str, bool], ...]:
     """Return the recurrent states that no CUDA kernel moves on, and whether some are there."""
     step = CUDA_LIMITS.width_step
-    channels = [own.channels if isinstance(own, ShortConv) else own.conv_size for own in mixers]
-    heads = [shape[1:] for own in mixers for shape in own.state_shapes[1:]]
+    channels = [part.channels if isinstance(part, ShortConv) else part.conv_size for part in mixers]
+    heads = [shape[1:] for part in mixers for shape in part.state_shapes[1:]]
     return (
         (f"convolutions of no multiple of {step} channels", any(n % step for n in channels)),
         ("states of such large heads", not all(holds_state(*head) for head in heads)),
@@ -221,7 +221,7 @@ def _state_checks(mixers: Sequence[Recurrent]) -> tuple[tuple[str, bool], ...]:
 def layer_unsupported_reason(spec: ModelSpec) -> str | None:
     """Return the first part of a model that no CUDA kernel computes; None if there is none."""
     attentions = spec.attentions
-    widths = [own.intermediate_size for layer in spec.layers if (own := layer.dense) is not None]
+    widths = [part.intermediate_size for layer in spec.layers if (part := layer.dense) is not None]
     if spec.layer_inputs is not None:
         widths.append(spec.layer_inputs.size)
     step = CUDA_LIMITS.width_step
@@ -238,8 +238,8 @@ def layer_unsupported_reason(spec: ModelSpec) -> str | None:
 
 def _differs_in_group(attentions: Sequence[Attention]) -> bool:
     """Return whether layers of one KV group would need work lists of their own."""
-    kinds = {(own.window, own.num_heads, own.num_kv_heads, own.head_dim) for own in attentions}
-    return len(kinds) > len({own.window for own in attentions})
+    kinds = {(part.window, part.num_heads, part.num_kv_heads, part.head_dim) for part in attentions}
+    return len(kinds) > len({part.window for part in attentions})
 
 
 def _rotates_odd_part(attention: Attention) -> bool:

@@ -11,7 +11,7 @@ from chairlift.api.config import Device, Drafts, EngineConfig
 from chairlift.api.errors import ConfigError, ModelError
 from chairlift.checkpoints.checkpoint import check_files
 from chairlift.checkpoints.files.folder import resolve_model
-from chairlift.engine.loading.devices import choose_place
+from chairlift.engine.loading.devices import resolve_device
 from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder
@@ -65,7 +65,7 @@ def plan_draft(settings: EngineConfig, model: ModelConfig, num_blocks: int) -> D
     if len(config.spec.kv_windows) > 1:
         message = f"draft: expected a model whose layers share one window, got {folder}"
         raise ConfigError(message)
-    own = settings.model_copy(
+    draft_settings = settings.model_copy(
         update={
             "device": Device.CPU,
             "draft": None,
@@ -81,12 +81,12 @@ def plan_draft(settings: EngineConfig, model: ModelConfig, num_blocks: int) -> D
             "max_adapters": 0,
         }
     )
-    backend = choose_place(own, config).backend
-    block_bytes = kv_bytes_per_block(config, backend, own.block_size)
+    backend = resolve_device(draft_settings, config).backend
+    block_bytes = kv_bytes_per_block(config, backend, draft_settings.block_size)
     # No more than the model itself has room for.
     cache_bytes = max(2 * block_bytes, min(KV_CACHE_BYTES, num_blocks * block_bytes))
-    own = own.model_copy(update={"kv_cache_memory": cache_bytes})
-    return DraftPlan(folder, own, plan_memory(own, config, backend))
+    draft_settings = draft_settings.model_copy(update={"kv_cache_memory": cache_bytes})
+    return DraftPlan(folder, draft_settings, plan_memory(draft_settings, config, backend))
 
 
 def check_tokenizers(model: Path, ours: Tokenizer, draft: Path) -> None:

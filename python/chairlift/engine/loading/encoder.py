@@ -15,7 +15,7 @@ from chairlift.api.config import Batching, Drafts, EngineConfig
 from chairlift.api.errors import ConfigError, ModelError
 from chairlift.api.pooled import PoolingAbilities
 from chairlift.attention.cpu import CpuBackend
-from chairlift.engine.loading.devices import Place
+from chairlift.engine.loading.devices import ResolvedDevice
 from chairlift.engine.loading.loaded import LoadedModel, OnProgress
 from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.engine.pooling.encoder_runner import EncoderRunner
@@ -111,7 +111,7 @@ def load_encoder(
         num_blocks=1 + settings.max_num_seqs * blocks_per_row,
         # A request asks for one token, which is not looked at.
         max_model_len=longest + 1,
-        place=Place(settings, CpuBackend(), None),
+        resolved=ResolvedDevice(settings, CpuBackend(), None),
         runner_factory=new_runner,
         pooling=abilities,
     )
@@ -121,12 +121,12 @@ def _longest(
     settings: EngineConfig, config: EncoderConfig | ModelConfig, sentence: SentenceConfig | None
 ) -> int:
     """Return the longest input, in tokens."""
-    asked, most = settings.max_model_len, config.max_model_len
-    if asked is not None and asked > most:
-        message = f"max_model_len: expected at most the model's {most}, got {asked}"
+    requested, limit = settings.max_model_len, config.max_model_len
+    if requested is not None and requested > limit:
+        message = f"max_model_len: expected at most the model's {limit}, got {requested}"
         raise ConfigError(message)
     trained = None if sentence is None else sentence.max_length
-    return min(most, asked or trained or most)
+    return min(limit, requested or trained or limit)
 
 
 def encoder_abilities(

@@ -19,7 +19,7 @@ from chairlift.api.pooled import NOTHING
 from chairlift.api.types import Sampling
 from chairlift.checkpoints.checkpoint import check_files
 from chairlift.checkpoints.files.folder import resolve_model
-from chairlift.engine.loading.devices import Place, choose_place, compute_dtype
+from chairlift.engine.loading.devices import ResolvedDevice, compute_dtype, resolve_device
 from chairlift.engine.loading.draft import check_tokenizers, plan_draft
 from chairlift.engine.loading.encoder import encoder_settings, load_encoder
 from chairlift.engine.loading.loaded import HostPool, LoadedModel, OnProgress
@@ -97,34 +97,34 @@ def load_model(
         raise ConfigError(message)
     # LongRoPE depends on the longest sequence that is served.
     config = replace(config, max_model_len=max_model_len)
-    place = choose_place(settings, config, accelerator)
-    settings, backend = place.settings, place.backend
-    if not config.has_head and (place.accelerator is not None or settings.draft is not None):
-        what = "a draft model" if place.accelerator is None else "a GPU"
+    resolved = resolve_device(settings, config, accelerator)
+    settings, backend = resolved.settings, resolved.backend
+    if not config.has_head and (resolved.accelerator is not None or settings.draft is not None):
+        what = "a draft model" if resolved.accelerator is None else "a GPU"
         message = f"{folder}: no head scores the vocabulary: it gives vectors alone, without {what}"
         raise ModelError(message)
-    if place.accelerator is not None:
+    if resolved.accelerator is not None:
         # No kernel of a GPU reads the blocks of GGUF files: they are widened.
         config = replace(config, dtype=compute_dtype(settings, config), block_types={})
         kv_dtype = backend.stored_dtype(config.dtype)
         spec = config.spec
         parts = spec.head_dims, spec.router_size > 0, spec.has_state
         kernels = ModelKernels(config.dtype, kv_dtype, *parts)
-        place.accelerator.load(kernels, _log_kernels)
-    plan = plan_at(place, config)
+        resolved.accelerator.load(kernels, _log_kernels)
+    plan = plan_at(resolved, config)
     tokenizer = Tokenizer.load(folder)
     config = replace(config, eos_token_ids=end_token_ids(config, tokenizer))
     draft = plan_draft(settings, config, plan.num_blocks)
     if draft is not None:
         check_tokenizers(folder, tokenizer, draft.folder)
-    transformer = _load_layers(folder, config, place, on_progress)
+    transformer = _load_layers(folder, config, resolved, on_progress)
     trim_heap()
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
-    if place.accelerator is None:
+    if resolved.accelerator is None:
         touch_first_blocks(kv_cache, plan.weight_bytes)
         release_library_pages()
     num_snapshots = plan.num_state_snapshots
-    states, state_pool = _new_states(place, config, num_snapshots)
+    states, state_pool = _new_states(resolved, config, num_snapshots)
     return LoadedModel(
         config=config,
         tokenizer=tokenizer,
@@ -132,13 +132,13 @@ def load_model(
         kv_cache=kv_cache,
         num_blocks=plan.num_blocks,
         max_model_len=max_model_len,
-        place=place,
-        host_pool=new_host_pool(place, config, kv_cache, plan),
+        resolved=resolved,
+        host_pool=new_host_pool(resolved, config, kv_cache, plan),
         states=states,
         state_pool=state_pool,
         num_state_snapshots=num_snapshots if config.spec.has_state else None,
         pooling=NOTHING
-        if place.accelerator is not None or isinstance(transformer, GenericTransformer)
+        if resolved.accelerator is not None or isinstance(transformer, GenericTransformer)
         else decoder_abilities(folder, config, max_model_len),
         draft=None if draft is None else load_model(draft.folder, draft.settings, on_progress),
         draft_folder=None if draft is None else draft.folder,
@@ -152,22 +152,22 @@ def end_token_ids(config: ModelConfig | EncoderConfig, tokenizer: Tokenizer) -> 
 
 
 def _new_states(
-    place: Place, config: ModelConfig, num_snapshots: int
+    resolved: ResolvedDevice, config: ModelConfig, num_snapshots: int
 ) -> tuple[States | None, Tensor | None]:
     """Return the states of a hybrid on a CPU, or the pool that holds them on a GPU."""
     if not config.spec.has_state:
         return None, None
-    num_rows = num_states(place.settings.max_num_seqs) + num_snapshots
-    if place.accelerator is None:
+    num_rows = num_states(resolved.settings.max_num_seqs) + num_snapshots
+    if resolved.accelerator is None:
         return allocate_states(config.spec, num_rows), None
-    return None, allocate_state_pool(config.spec, num_rows, place.device)
+    return None, allocate_state_pool(config.spec, num_rows, resolved.torch_device)
 
 
 def _load_layers(
-    folder: Path, config: ModelConfig, place: Place, on_progress: OnProgress | None
+    folder: Path, config: ModelConfig, resolved: ResolvedDevice, on_progress: OnProgress | None
 ) -> Transformer | GenericTransformer:
     """Read the weights of a decoder."""
-    settings, backend = place.settings, place.backend
+    settings, backend = resolved.settings, resolved.backend
     if settings.model_impl is ModelImpl.TRANSFORMERS:
         # Its layers are PyTorch's, on as many threads as our kernels have.
         torch.set_num_threads(settings.num_threads or available_cores())
@@ -178,7 +178,7 @@ def _load_layers(
         on_progress,
         settings.quantize,
         kernels=backend.kernels,
-        device=place.device,
+        device=resolved.torch_device,
     )
     num_adapters = settings.num_adapter_slots
     tables = AdapterTables(config.spec.num_layers, num_adapters) if num_adapters else None
@@ -203,12 +203,12 @@ def load_config(model: Path, settings: EngineConfig) -> ModelConfig | EncoderCon
 
 
 def new_host_pool(
-    place: Place, model: ModelConfig, kv_cache: Tensor, plan: MemoryPlan
+    resolved: ResolvedDevice, model: ModelConfig, kv_cache: Tensor, plan: MemoryPlan
 ) -> HostPool | None:
     """Allocate the pool beside a KV cache that is not in use yet, and measure it.
 
     Args:
-        place: Where the model runs.
+        resolved: Where the model runs.
         model: Its shape.
         kv_cache: Its pool of blocks, whose contents are overwritten.
         plan: The size of both pools; None is returned where that is 0.
@@ -216,19 +216,21 @@ def new_host_pool(
     num_blocks = plan.num_host_blocks
     if num_blocks == 0:
         return None
-    if place.accelerator is None:
-        blocks = allocate_kv_cache(model, place.backend, num_blocks, place.settings.block_size)
+    if resolved.accelerator is None:
+        blocks = allocate_kv_cache(
+            model, resolved.backend, num_blocks, resolved.settings.block_size
+        )
     else:
         layers, two, _, *block = kv_cache.shape
-        blocks = place.accelerator.host_buffer(
+        blocks = resolved.accelerator.host_buffer(
             layers, two, num_blocks, *block, dtype=kv_cache.dtype
         )
     # The null block is never written.
     num_moved = min(_MEASURED_BLOCKS, num_blocks, plan.num_blocks - 1)
-    return HostPool(blocks, num_blocks, _block_time(place, kv_cache, blocks, num_moved))
+    return HostPool(blocks, num_blocks, _block_time(resolved, kv_cache, blocks, num_moved))
 
 
-def _block_time(place: Place, kv_cache: Tensor, host: Tensor, num_moved: int) -> int:
+def _block_time(resolved: ResolvedDevice, kv_cache: Tensor, host: Tensor, num_moved: int) -> int:
     """Return the median time to move a block one way, in nanoseconds."""
     there = torch.arange(num_moved, dtype=torch.int32)
     inward = torch.stack((there, there + 1), dim=1)
@@ -236,35 +238,35 @@ def _block_time(place: Place, kv_cache: Tensor, host: Tensor, num_moved: int) ->
 
     def move_both_ways() -> int:
         began = time.perf_counter_ns()
-        place.backend.copy_blocks(host, kv_cache, outward)
-        place.backend.copy_blocks(kv_cache, host, inward)
-        if place.accelerator is not None:
-            place.accelerator.record().synchronize()
+        resolved.backend.copy_blocks(host, kv_cache, outward)
+        resolved.backend.copy_blocks(kv_cache, host, inward)
+        if resolved.accelerator is not None:
+            resolved.accelerator.record().synchronize()
         return time.perf_counter_ns() - began
 
-    if place.accelerator is not None:
+    if resolved.accelerator is not None:
         # A large cache takes time to become zeros.
-        place.accelerator.record().synchronize()
-    with nullcontext() if place.accelerator is None else place.accelerator.side_stream():
+        resolved.accelerator.record().synchronize()
+    with nullcontext() if resolved.accelerator is None else resolved.accelerator.side_stream():
         # The first round touches the pages.
         move_both_ways()
         return max(1, round(median(move_both_ways() for _ in range(_ROUNDS)) / (2 * num_moved)))
 
 
-def plan_at(place: Place, model: ModelConfig) -> MemoryPlan:
+def plan_at(resolved: ResolvedDevice, model: ModelConfig) -> MemoryPlan:
     """Return the memory plan of a model where it is to run.
 
     Raises:
         ConfigError: It does not fit.
     """
-    plan = _plan(place, model, place.free_bytes)
-    plan.check(place.free_bytes)
+    plan = _plan(resolved, model, resolved.free_bytes)
+    plan.check(resolved.free_bytes)
     return plan
 
 
-def _plan(place: Place, model: ModelConfig, free_bytes: int | None) -> MemoryPlan:
-    settings, is_dedicated = place.settings, place.accelerator is not None
-    plan = plan_memory(settings, model, place.backend, free_bytes, is_dedicated=is_dedicated)
+def _plan(resolved: ResolvedDevice, model: ModelConfig, free_bytes: int | None) -> MemoryPlan:
+    settings, is_dedicated = resolved.settings, resolved.accelerator is not None
+    plan = plan_memory(settings, model, resolved.backend, free_bytes, is_dedicated=is_dedicated)
     draft = plan_draft(settings, model, plan.num_blocks)
     return plan if draft is None else replace(plan, draft_bytes=draft.memory.total_bytes)
 
@@ -296,9 +298,9 @@ def replan_memory(
     changed = engine_config(**{**settings.model_dump(exclude_unset=True), **changes})
     if isinstance(model, EncoderConfig) or model.spec.bidirectional:
         return plan_encoder(encoder_settings(changed), model), None
-    place = choose_place(changed, model)
-    free = None if place.accelerator is None else free_bytes or place.free_bytes
-    return _plan(place, model, free), free
+    resolved = resolve_device(changed, model)
+    free = None if resolved.accelerator is None else free_bytes or resolved.free_bytes
+    return _plan(resolved, model, free), free
 
 
 def new_preparer(
@@ -319,7 +321,7 @@ def new_preparer(
         ),
         eos_token_ids=end_token_ids(loaded.config, loaded.tokenizer),
         max_answers=scheduler.max_answers,
-        has_scores=loaded.place.accelerator is None,
+        has_scores=loaded.resolved.accelerator is None,
         pooling=loaded.pooling,
     )
     defaults = Sampling(**asdict(loaded.config.generation))

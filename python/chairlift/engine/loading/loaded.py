@@ -11,7 +11,7 @@ from torch import Tensor
 from chairlift.api.config import EngineConfig
 from chairlift.api.pooled import NOTHING, PoolingAbilities
 from chairlift.attention.cuda import CudaBackend
-from chairlift.engine.loading.devices import Place
+from chairlift.engine.loading.devices import ResolvedDevice
 from chairlift.engine.runner.device_runner import DeviceRunner
 from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.shape import RunnerShape
@@ -56,7 +56,7 @@ class LoadedModel:
     """Of the KV cache, the null block included."""
     max_model_len: int
     """Tokens of prompt and output: the model's, or less where the settings say so."""
-    place: Place
+    resolved: ResolvedDevice
     """Where it runs, and the settings as they hold there."""
     host_pool: HostPool | None = None
     """For blocks of preempted requests; without it they are computed again."""
@@ -84,20 +84,20 @@ class LoadedModel:
         """
         if self.runner_factory is not None:
             return self.runner_factory(self, shape, clock)
-        model, place, kv_cache = self.transformer, self.place, self.kv_cache
+        model, resolved, kv_cache = self.transformer, self.resolved, self.kv_cache
         assert isinstance(model, Transformer | GenericTransformer), "an encoder brings its runner"
         host_pool = None if self.host_pool is None else self.host_pool.blocks
-        if place.accelerator is None:
+        if resolved.accelerator is None:
             return ModelRunner(model, kv_cache, shape, clock, host_pool, states=self.states)
-        assert isinstance(place.backend, CudaBackend), "the only backend of an accelerator"
+        assert isinstance(resolved.backend, CudaBackend), "the only backend of an accelerator"
         assert isinstance(model, Transformer), "the other kind runs on a CPU"
         return DeviceRunner(
             model,
-            backend=place.backend,
+            backend=resolved.backend,
             kv_cache=kv_cache,
             shape=shape,
             clock=clock,
-            accelerator=place.accelerator,
+            accelerator=resolved.accelerator,
             on_capture=_log_capture,
             host_pool=host_pool,
             state_pool=self.state_pool,

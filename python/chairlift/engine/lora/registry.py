@@ -146,8 +146,8 @@ class Adapters:
                 message = f"name: expected one that is free, got one that is {known.state}"
                 raise RequestError(Reason.BAD_PARAMETER, message, field="name")
             if not self._free:
-                most = 0 if self._tables is None else self._tables.num_slots
-                message = f"adapters: expected at most {most} (max_adapters), got one more"
+                limit = 0 if self._tables is None else self._tables.num_slots
+                message = f"adapters: expected at most {limit} (max_adapters), got one more"
                 raise RequestError(Reason.QUOTA_EXCEEDED, message)
             entry = _Entry(name, self._free.pop(), next(self._generations), folder, allowed)
             self._by_name[name] = entry

@@ -16,11 +16,13 @@ def decoder_abilities(folder: Path, config: ModelConfig, max_model_len: int) -> 
     """
     sentence = load_sentence_config(folder, "last") if folder.is_dir() else None
     if sentence is not None:
-        asked = "layers behind it" if sentence.layers else sentence.pooling.mode
-        if asked == "last" and sentence.lower_case:
-            asked = "do_lower_case"
-        if asked != "last":
-            message = f"{folder}: modules.json: expected the pooling last of a decoder, got {asked}"
+        needed = "layers behind it" if sentence.layers else sentence.pooling.mode
+        if needed == "last" and sentence.lower_case:
+            needed = "do_lower_case"
+        if needed != "last":
+            message = (
+                f"{folder}: modules.json: expected the pooling last of a decoder, got {needed}"
+            )
             raise ModelError(message)
         sentence.vector_size(folder, config.spec.hidden_size)
     # One token of the context is the answer's, which is not looked at.

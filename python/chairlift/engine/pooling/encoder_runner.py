@@ -91,11 +91,11 @@ class EncoderRunner(ModelRunner):
         positions = positions.int()
         types = None
         if any(keeper is not None and keeper.num_first is not None for keeper in pooled):
-            most = [
+            num_first = [
                 int(length) if keeper is None or keeper.num_first is None else keeper.num_first
                 for keeper, length in zip(pooled, lengths, strict=True)
             ]
-            bounds = torch.tensor(most, dtype=torch.int32).repeat_interleave(lengths)
+            bounds = torch.tensor(num_first, dtype=torch.int32).repeat_interleave(lengths)
             types = (positions >= bounds).int()
         return Packed(ids, positions, starts, types)
 

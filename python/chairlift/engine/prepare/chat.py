@@ -119,7 +119,7 @@ class ChatPreparer:
     ) -> Source | None:
         if not needs_grammar(chat, content):
             return content
-        field = _asked_by(chat)
+        field = _required_by(chat)
         if chosen.tools is None and field:
             message = (
                 f"{field}: this model's template tells no form of calls that this server knows;"
@@ -149,7 +149,7 @@ class ChatPreparer:
         return source
 
 
-def _asked_by(chat: Chat) -> str:
+def _required_by(chat: Chat) -> str:
     """Return the field of a conversation that asks for a grammar; empty if none does."""
     if chat.tool_choice.mode is ToolMode.REQUIRED:
         return "chat.tool_choice"

@@ -25,7 +25,7 @@ MAX_GRAMMARS: Final = 1024
 """That are kept for all tenants."""
 MAX_BYTES: Final = 256 * 2**20
 
-_OWN_BYTES: Final = 4096
+_FIXED_BYTES: Final = 4096
 """What a grammar takes besides what it counts."""
 
 
@@ -46,7 +46,7 @@ class _Kept:
 
 def _size(source: Source, grammar: _core.Grammar) -> int:
     """Return about how many bytes a kept grammar takes, with the text that it is found by."""
-    return grammar.num_bytes + source.num_bytes + _OWN_BYTES
+    return grammar.num_bytes + source.num_bytes + _FIXED_BYTES
 
 
 class GrammarCache:

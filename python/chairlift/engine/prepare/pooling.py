@@ -15,7 +15,7 @@ class InputEncoder(Protocol):
     """What this needs of a tokenizer."""
 
     def encode_input(
-        self, text: str, second: str | None, most: int | None, *, add_special_tokens: bool
+        self, text: str, second: str | None, limit: int | None, *, add_special_tokens: bool
     ) -> tuple[list[int], int]:
         """Return the token ids of a text or a pair, and how many of them are the first's."""
 
@@ -32,7 +32,7 @@ class PoolingInput(NamedTuple):
 
 def pooling_ids(
     request: Request,
-    asked: Pooling,
+    options: Pooling,
     encoder: InputEncoder,
     abilities: PoolingAbilities,
     keep: int | None,
@@ -42,7 +42,7 @@ def pooling_ids(
 
     Args:
         request: Its prompt is a text, or token ids.
-        asked: Of the request.
+        options: Of the request.
         encoder: The model's tokenizer.
         abilities: Of the model.
         keep: Only so many tokens at the end are used; None is all.
@@ -51,37 +51,37 @@ def pooling_ids(
     Raises:
         RequestError: The input is malformed, empty, or longer than the model takes.
     """
-    prompt, most = request.prompt, abilities.max_length
+    prompt, limit = request.prompt, abilities.max_length
     num_first: int | None = None
     num_prompt = 0
     if isinstance(prompt, Chat):
         expected = "text or token ids, got a conversation"
         raise _bad(expected)
     if isinstance(prompt, str):
-        before = prompt_text(asked, abilities)
+        before = prompt_text(options, abilities)
         text = before + prompt
         if before and not abilities.pools_prompt and not abilities.labels:
             num_prompt = _num_prompt(encoder, before, special=request.add_special_tokens)
         ids, num_first = encoder.encode_input(
             text,
-            asked.text_pair,
-            most if asked.truncate_end else None,
+            options.text_pair,
+            limit if options.truncate_end else None,
             add_special_tokens=request.add_special_tokens,
         )
     else:
-        if asked.text_pair is not None:
+        if options.text_pair is not None:
             expected = "a text as the second of the pair is, got token ids"
             raise _bad(expected)
-        check_without_text(asked, abilities)
+        check_without_text(options, abilities)
         ids = checks.token_ids(prompt, "token_ids", vocab_size)
-        ids = ids[:most] if asked.truncate_end else ids
+        ids = ids[:limit] if options.truncate_end else ids
     if keep is not None:
         num_prompt = max(0, num_prompt - max(0, len(ids) - keep))
         ids = ids[-keep:]
     checks.encoded_ids(ids, "input", vocab_size)
-    if len(ids) > most:
-        raise _too_long(most, len(ids))
-    is_pair = asked.text_pair is not None and abilities.has_token_types
+    if len(ids) > limit:
+        raise _too_long(limit, len(ids))
+    is_pair = options.text_pair is not None and abilities.has_token_types
     return PoolingInput(ids, num_first if is_pair else None, num_prompt)
 
 
@@ -98,7 +98,7 @@ def check_input_size(prompt: Prompt, abilities: PoolingAbilities, limits: TextLi
     Raises:
         RequestError: It is longer than the model takes, or than any text may be.
     """
-    most = abilities.max_length
+    limit = abilities.max_length
     if isinstance(prompt, str):
         num_bytes = limits.check_text(prompt, "input")
         num = 0
@@ -106,13 +106,13 @@ def check_input_size(prompt: Prompt, abilities: PoolingAbilities, limits: TextLi
             num = -(-num_bytes // limits.longest_token_bytes)
     else:
         num = len(prompt) if isinstance(prompt, Sequence) else 0
-    if num > most:
-        raise _too_long(most, num, "at least " if isinstance(prompt, str) else "")
+    if num > limit:
+        raise _too_long(limit, num, "at least " if isinstance(prompt, str) else "")
 
 
-def _too_long(most: int, got: int, at_least: str = "") -> RequestError:
+def _too_long(limit: int, got: int, number_prefix: str = "") -> RequestError:
     message = (
-        f"input: {context_words(most)}expected at most {most} tokens, got {at_least}{got};"
+        f"input: {context_words(limit)}expected at most {limit} tokens, got {number_prefix}{got};"
         " a request may ask to leave out the end"
     )
     return RequestError(Reason.PROMPT_TOO_LONG, message, field="input")

@@ -72,7 +72,7 @@ class Encoder(ChatEncoder, Protocol):
         """Return the token ids of a text."""
 
     def encode_input(
-        self, text: str, second: str | None, most: int | None, *, add_special_tokens: bool
+        self, text: str, second: str | None, limit: int | None, *, add_special_tokens: bool
     ) -> tuple[list[int], int]:
         """Return the token ids of a text or a pair, and how many of them are the first's."""
 
@@ -181,14 +181,14 @@ class Preparer:
             return True
         return self._constraints.is_known(constraint, tenant)
 
-    def _prepare_pooling(self, request: Request, asked: Pooling, checked: "_Checked") -> Prepared:
+    def _prepare_pooling(self, request: Request, options: Pooling, checked: "_Checked") -> Prepared:
         if checked.constraint is not None:
             message = "constraint: expected none of a request for a vector or scores"
             raise RequestError(Reason.BAD_PARAMETER, message, field="constraint")
         abilities = self._limits.pooling
-        pooled = check_pooling(asked, abilities)
+        pooled = check_pooling(options, abilities)
         given = pooling_ids(
-            request, asked, self._encoder, abilities, checked.num_kept, self._limits.vocab_size
+            request, options, self._encoder, abilities, checked.num_kept, self._limits.vocab_size
         )
         prompt, pooled.num_first, pooled.num_prompt = given
         pooled.num_tokens = len(prompt)
@@ -228,8 +228,8 @@ class Preparer:
         output = request.output
         check_prompt_output(output, has_scores=self._limits.has_scores)
         sampling = with_candidates(self._sampling.prepare(request.sampling), output)
-        most = self._limits.max_answers
-        num_answers = checks.integer(request.sampling.n, "sampling.n", 1, most)
+        limit = self._limits.max_answers
+        num_answers = checks.integer(request.sampling.n, "sampling.n", 1, limit)
         stops = self._stopping.stops(request.stopping)
         times = self._times(request.schedule)
         credit = request.credit
@@ -248,8 +248,8 @@ class Preparer:
             self._check_size(request, keep)
         elif not request.pooling.truncate_end:
             check_input_size(request.prompt, self._limits.pooling, self._limits.text)
-        asked = request.constraint
-        constraint = None if asked is None else self._constraints.check(asked)
+        constraint = request.constraint
+        source = None if constraint is None else self._constraints.check(constraint)
         return _Checked(
             sampling=sampling,
             stops=stops,
@@ -258,7 +258,7 @@ class Preparer:
             num_answers=num_answers,
             num_kept=keep,
             adapter=adapter,
-            constraint=constraint,
+            constraint=source,
         )
 
     def prepare_change(self, change: Change, num_prompt_tokens: int = 0) -> PreparedChange:
@@ -299,22 +299,22 @@ class Preparer:
             return 0
         return sum(map(len, self._stopping.stops(change.stopping, "update.").patterns))
 
-    def _times(self, asked: Schedule, path: str = "") -> Times:
+    def _times(self, schedule: Schedule, path: str = "") -> Times:
         config = self._config
-        queue_timeout_s = _first(asked.queue_timeout_s, config.queue_timeout_s)
-        time_limit_s = _first(asked.time_limit_s, config.time_limit_s)
+        queue_timeout_s = _first(schedule.queue_timeout_s, config.queue_timeout_s)
+        time_limit_s = _first(schedule.time_limit_s, config.time_limit_s)
         priority_path = f"{path}schedule.priority"
         return Times(
-            checks.integer(asked.priority, priority_path, -MAX_PRIORITY, MAX_PRIORITY),
+            checks.integer(schedule.priority, priority_path, -MAX_PRIORITY, MAX_PRIORITY),
             checks.seconds(queue_timeout_s, f"{path}schedule.queue_timeout"),
-            checks.seconds(asked.time_to_first_token_s, f"{path}schedule.time_to_first_token"),
+            checks.seconds(schedule.time_to_first_token_s, f"{path}schedule.time_to_first_token"),
             checks.seconds(time_limit_s, f"{path}schedule.time_limit"),
-            asked.turn_delay_s,
+            schedule.turn_delay_s,
         )
 
     def _check_size(self, request: Request, keep: int | None) -> None:
         """Check what the size alone tells; of a prompt that is cut there is no shortest length."""
-        limits, prompt, num_answer = self._limits.text, request.prompt, _least_answer(request)
+        limits, prompt, num_answer = self._limits.text, request.prompt, _min_answer(request)
         if isinstance(prompt, Chat):
             limits.check_chat(prompt)
         elif isinstance(prompt, str):
@@ -328,7 +328,7 @@ class Preparer:
         encoded = self._encode(request, checked)
         ids = encoded.ids if keep is None else encoded.ids[-keep:]
         checks.encoded_ids(ids, "prompt", self._limits.vocab_size)
-        self._limits.text.check_length(len(ids), num_answer=_least_answer(request))
+        self._limits.text.check_length(len(ids), num_answer=_min_answer(request))
         return encoded._replace(ids=ids)
 
     def _encode(self, request: Request, checked: _Checked) -> _Encoded:
@@ -342,9 +342,9 @@ class Preparer:
             if isinstance(prompt, str):
                 ids = self._encoder.encode(prompt, request.add_special_tokens)
                 return _Encoded(ids, None, source)
-            most = self._limits.text.max_bytes
-            chat = self._chats.prepare(prompt, source, most, wants_text=request.output.text)
-            self._check_text(chat.text, "chat", keep, _least_answer(request))
+            limit = self._limits.text.max_bytes
+            chat = self._chats.prepare(prompt, source, limit, wants_text=request.output.text)
+            self._check_text(chat.text, "chat", keep, _min_answer(request))
             return _Encoded(self._encoder.encode(chat.text, False), chat.parser, chat.source)
         except RequestError as error:
             raise self._limits.text.in_context(error) from None
@@ -368,7 +368,7 @@ class Preparer:
             limits.check_text(text, field)
 
 
-def _least_answer(request: Request) -> int:
+def _min_answer(request: Request) -> int:
     """Return the tokens of an answer that the context has to hold.
 
     A prompt that comes back with one token behind it is scored: that token is never computed.

@@ -55,7 +55,7 @@ class SamplingPreparer:
         self._known_options: Shared[SamplerOptions] = Shared()
         self._known_words: Shared[tuple[tuple[int, ...], ...]] = Shared()
 
-    def prepare(self, asked: Sampling) -> SamplingParameters:
+    def prepare(self, params: Sampling) -> SamplingParameters:
         """Take each value from the request, else the model's default, else the neutral one.
 
         Bad words are checked and left out: see `with_bad_words`.
@@ -63,56 +63,60 @@ class SamplingPreparer:
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        top_k = checks.integer(self._value(asked, "top_k", 0), "sampling.top_k", -1, _MAX_UINT32)
-        seed = secrets.randbits(64) if asked.seed is None else asked.seed
+        top_k = checks.integer(self._value(params, "top_k", 0), "sampling.top_k", -1, _MAX_UINT32)
+        seed = secrets.randbits(64) if params.seed is None else params.seed
         return SamplingParameters(
             temperature=self._real(
-                asked, "temperature", 1.0, 0.0, _MAX_FLOAT32, "a finite number, at least 0"
+                params, "temperature", 1.0, 0.0, _MAX_FLOAT32, "a finite number, at least 0"
             ),
             # Beyond the vocabulary top_k changes nothing, and the kernel's int32 holds the rest.
             # -1 is off, as 0 is.
             top_k=max(0, min(top_k, self._vocab_size)),
-            top_p=self._share(asked, "top_p"),
-            min_p=self._real(asked, "min_p", 0.0, 0.0, 1.0, "a number from 0 to 1"),
+            top_p=self._share(params, "top_p"),
+            min_p=self._real(params, "min_p", 0.0, 0.0, 1.0, "a number from 0 to 1"),
             seed=checks.integer(seed, "sampling.seed", 0, 2**64 - 1),
-            options=self._known_options.of(asked, lambda: self._options(asked)),
+            options=self._known_options.of(params, lambda: self._options(params)),
         )
 
-    def _options(self, asked: Sampling) -> SamplerOptions:
-        _words(asked)
+    def _options(self, params: Sampling) -> SamplerOptions:
+        _words(params)
         penalty = "a number from 0.01 to 100; 1 is off"
         two = "a number from -2 to 2"
-        allowed, banned = self._allowed(asked), self._banned(asked)
+        allowed, banned = self._allowed(params), self._banned(params)
         if allowed is not None and set(allowed) <= set(banned):
             field = "sampling.allowed_token_ids"
             message = f"{field}: expected an id that banned_token_ids does not have, got none"
             raise RequestError(Reason.BAD_PARAMETER, message, field=field)
-        multiplier = self._real(asked, "dry_multiplier", 0.0, 0.0, 100.0, "a number from 0 to 100")
+        multiplier = self._real(params, "dry_multiplier", 0.0, 0.0, 100.0, "a number from 0 to 100")
         return SamplerOptions(
             allowed_token_ids=allowed,
             banned_token_ids=banned,
-            logit_bias=self._biases(asked.logit_bias),
-            repetition_penalty=self._real(asked, "repetition_penalty", 1.0, 0.01, 100.0, penalty),
-            presence_penalty=self._real(asked, "presence_penalty", 0.0, -2.0, 2.0, two),
-            frequency_penalty=self._real(asked, "frequency_penalty", 0.0, -2.0, 2.0, two),
+            logit_bias=self._biases(params.logit_bias),
+            repetition_penalty=self._real(params, "repetition_penalty", 1.0, 0.01, 100.0, penalty),
+            presence_penalty=self._real(params, "presence_penalty", 0.0, -2.0, 2.0, two),
+            frequency_penalty=self._real(params, "frequency_penalty", 0.0, -2.0, 2.0, two),
             dry_multiplier=multiplier,
-            **self._dry(asked, is_on=multiplier > 0),
-            top_n_sigma=self._real(asked, "top_n_sigma", 0.0, 0.0, 100.0, "a number from 0 to 100"),
-            typical_p=self._share(asked, "typical_p"),
-            **self._xtc(asked),
+            **self._dry(params, is_on=multiplier > 0),
+            top_n_sigma=self._real(
+                params, "top_n_sigma", 0.0, 0.0, 100.0, "a number from 0 to 100"
+            ),
+            typical_p=self._share(params, "typical_p"),
+            **self._xtc(params),
         )
 
-    def _dry(self, asked: Sampling, *, is_on: bool) -> dict[str, Any]:
+    def _dry(self, params: Sampling, *, is_on: bool) -> dict[str, Any]:
         """Check what DRY has beside its multiplier; it counts only where DRY is on."""
         field = "sampling.dry_sequence_breakers"
-        breakers = _BREAKERS if asked.dry_sequence_breakers is None else asked.dry_sequence_breakers
-        texts = checks.strings(breakers, field, most=MAX_BREAKERS, most_bytes=MAX_BREAKER_BYTES)
-        last_n = asked.dry_penalty_last_n
+        breakers = (
+            _BREAKERS if params.dry_sequence_breakers is None else params.dry_sequence_breakers
+        )
+        texts = checks.strings(breakers, field, limit=MAX_BREAKERS, max_bytes=MAX_BREAKER_BYTES)
+        last_n = params.dry_penalty_last_n
         if last_n is not None:
             last_n = checks.integer(last_n, "sampling.dry_penalty_last_n", 1, _MAX_UINT32)
-        length = self._value(asked, "dry_allowed_length", 2)
+        length = self._value(params, "dry_allowed_length", 2)
         options = {
-            "dry_base": self._real(asked, "dry_base", 1.75, 1.0, 100.0, "a number from 1 to 100"),
+            "dry_base": self._real(params, "dry_base", 1.75, 1.0, 100.0, "a number from 1 to 100"),
             "dry_allowed_length": checks.integer(
                 length, "sampling.dry_allowed_length", 1, _MAX_UINT32
             ),
@@ -121,34 +125,34 @@ class SamplingPreparer:
         }
         return options if is_on else {}
 
-    def _xtc(self, asked: Sampling) -> dict[str, Any]:
+    def _xtc(self, params: Sampling) -> dict[str, Any]:
         to_1 = "a number from 0 to 1"
-        probability = self._real(asked, "xtc_probability", 0.0, 0.0, 1.0, to_1)
-        threshold = self._real(asked, "xtc_threshold", 0.1, 0.0, 1.0, to_1)
+        probability = self._real(params, "xtc_probability", 0.0, 0.0, 1.0, to_1)
+        threshold = self._real(params, "xtc_threshold", 0.1, 0.0, 1.0, to_1)
         # Two tokens cannot have more than half each, as llama.cpp says.
         is_on = probability > 0 and threshold <= 0.5
         return {"xtc_probability": probability, "xtc_threshold": threshold} if is_on else {}
 
-    def _allowed(self, asked: Sampling) -> tuple[int, ...] | None:
+    def _allowed(self, params: Sampling) -> tuple[int, ...] | None:
         field = "sampling.allowed_token_ids"
-        ids = checks.token_ids(asked.allowed_token_ids, field, self._vocab_size)
-        checks.at_most(ids, field, self._vocab_size)
+        ids = checks.token_ids(params.allowed_token_ids, field, self._vocab_size)
+        checks.check_count(ids, field, self._vocab_size)
         return tuple(ids) or None
 
-    def _banned(self, asked: Sampling) -> tuple[int, ...]:
+    def _banned(self, params: Sampling) -> tuple[int, ...]:
         field = "sampling.banned_token_ids"
-        ids = checks.token_ids(asked.banned_token_ids, field, self._vocab_size)
-        checks.at_most(ids, field, MAX_BANNED_IDS)
+        ids = checks.token_ids(params.banned_token_ids, field, self._vocab_size)
+        checks.check_count(ids, field, MAX_BANNED_IDS)
         return tuple(ids)
 
-    def with_bad_words(self, sampling: SamplingParameters, asked: Sampling) -> SamplingParameters:
+    def with_bad_words(self, sampling: SamplingParameters, params: Sampling) -> SamplingParameters:
         """Encode the bad words, which takes longer than all the rest.
 
         Each is encoded with and without a space before it: it may begin a text or stand in one.
         """
-        if not asked.bad_words:
+        if not params.bad_words:
             return sampling
-        sequences = self._known_words.of(asked, lambda: self._sequences(_words(asked)))
+        sequences = self._known_words.of(params, lambda: self._sequences(_words(params)))
         return replace(sampling, options=replace(sampling.options, bad_words=sequences))
 
     def _sequences(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
@@ -162,7 +166,7 @@ class SamplingPreparer:
         field = "sampling.logit_bias"
         if not isinstance(biases, Mapping):
             raise checks.bad(field, "numbers by token id", biases)
-        checks.at_most(biases, field, MAX_LOGIT_BIASES)
+        checks.check_count(biases, field, MAX_LOGIT_BIASES)
         ids = checks.token_ids(list(biases), field, self._vocab_size)
         expected = f"numbers from {-MAX_BIAS:g} to {MAX_BIAS:g}"
         values = [
@@ -170,17 +174,17 @@ class SamplingPreparer:
         ]
         return tuple(zip(ids, values, strict=True))
 
-    def _share(self, asked: Sampling, name: str) -> float:
-        return self._real(asked, name, 1.0, _MIN_FLOAT32, 1.0, "a number above 0 and at most 1")
+    def _share(self, params: Sampling, name: str) -> float:
+        return self._real(params, name, 1.0, _MIN_FLOAT32, 1.0, "a number above 0 and at most 1")
 
     def _real(
-        self, asked: Sampling, name: str, off: float, low: float, high: float, expected: str
+        self, params: Sampling, name: str, off: float, low: float, high: float, expected: str
     ) -> float:
-        value = self._value(asked, name, off)
+        value = self._value(params, name, off)
         return checks.real(value, f"sampling.{name}", low, high, expected)
 
-    def _value(self, asked: Sampling, name: str, off: _T) -> _T:
-        values = (getattr(asked, name), getattr(self._defaults, name), off)
+    def _value(self, params: Sampling, name: str, off: _T) -> _T:
+        values = (getattr(params, name), getattr(self._defaults, name), off)
         return next(value for value in values if value is not None)
 
 
@@ -220,7 +224,7 @@ def with_candidates(sampling: SamplingParameters, output: Output) -> SamplingPar
     return replace(sampling, options=replace(sampling.options, num_candidates=num))
 
 
-def _words(asked: Sampling) -> tuple[str, ...]:
+def _words(params: Sampling) -> tuple[str, ...]:
     return checks.strings(
-        asked.bad_words, "sampling.bad_words", most=MAX_BAD_WORDS, most_bytes=MAX_BAD_WORD_BYTES
+        params.bad_words, "sampling.bad_words", limit=MAX_BAD_WORDS, max_bytes=MAX_BAD_WORD_BYTES
     )

@@ -58,31 +58,31 @@ class StoppingPreparer:
         self._limits = limits
         self._compiled: Shared[_core.StopRegex | None] = Shared()
 
-    def stops(self, asked: Stopping, path: str = "") -> Stops:
+    def stops(self, params: Stopping, path: str = "") -> Stops:
         """Check what ends an answer; patterns are not compiled yet.
 
         Raises:
             RequestError: With the path of the field that is wrong.
         """
         stop = checks.strings(
-            asked.stop, f"{path}stopping.stop", most=MAX_STOP_STRINGS, most_bytes=MAX_STOP_BYTES
+            params.stop, f"{path}stopping.stop", limit=MAX_STOP_STRINGS, max_bytes=MAX_STOP_BYTES
         )
         patterns = checks.strings(
-            asked.stop_regex,
+            params.stop_regex,
             f"{path}stopping.stop_regex",
-            most=MAX_STOP_PATTERNS,
-            most_bytes=MAX_PATTERN_BYTES,
+            limit=MAX_STOP_PATTERNS,
+            max_bytes=MAX_PATTERN_BYTES,
         )
         ids_path = f"{path}stopping.stop_token_ids"
-        ids = checks.token_ids(asked.stop_token_ids, ids_path, self._limits.vocab_size)
-        checks.at_most(ids, ids_path, MAX_STOP_TOKEN_IDS)
-        ignore_eos = checks.flag(asked.ignore_eos, f"{path}stopping.ignore_eos")
-        own = () if ignore_eos else self._limits.eos_token_ids
-        return Stops(stop, tuple(dict.fromkeys((*own, *ids))), patterns)
+        ids = checks.token_ids(params.stop_token_ids, ids_path, self._limits.vocab_size)
+        checks.check_count(ids, ids_path, MAX_STOP_TOKEN_IDS)
+        ignore_eos = checks.flag(params.ignore_eos, f"{path}stopping.ignore_eos")
+        eos_ids = () if ignore_eos else self._limits.eos_token_ids
+        return Stops(stop, tuple(dict.fromkeys((*eos_ids, *ids))), patterns)
 
     def conditions(
         self,
-        asked: Stopping,
+        params: Stopping,
         stops: Stops,
         num_prompt_tokens: int,
         path: str = "",
@@ -90,7 +90,7 @@ class StoppingPreparer:
         """Fill defaults, and compile patterns.
 
         Args:
-            asked: As the client wrote it.
+            params: As the client wrote it.
             stops: Of it.
             num_prompt_tokens: Of the request.
             path: Begins the paths of fields in errors.
@@ -99,16 +99,16 @@ class StoppingPreparer:
             RequestError: With the path of the field that is wrong.
         """
         room = max(self._limits.text.max_context_len - num_prompt_tokens, 1)
-        longest = self._default_max_tokens if asked.max_tokens is None else asked.max_tokens
+        longest = self._default_max_tokens if params.max_tokens is None else params.max_tokens
         max_path, min_path = f"{path}stopping.max_tokens", f"{path}stopping.min_tokens"
         max_tokens = room
         if longest is not None:
             max_tokens = min(checks.integer(longest, max_path, 1, _MAX_UINT32), room)
-        min_tokens = checks.integer(asked.min_tokens, min_path, 0, _MAX_UINT32)
+        min_tokens = checks.integer(params.min_tokens, min_path, 0, _MAX_UINT32)
         if min_tokens > max_tokens:
             expected = f"at most the {max_tokens} tokens of the answer"
             raise checks.bad(min_path, expected, min_tokens)
-        include_stop = checks.flag(asked.include_stop, f"{path}stopping.include_stop")
+        include_stop = checks.flag(params.include_stop, f"{path}stopping.include_stop")
         return StopConditions(
             max_tokens=max_tokens,
             min_tokens=min_tokens,
@@ -116,9 +116,9 @@ class StoppingPreparer:
             stop_token_ids=stops.stop_token_ids,
             include_stop=include_stop,
             # `stops` has checked it.
-            ignore_eos=asked.ignore_eos,
+            ignore_eos=params.ignore_eos,
             stop_regex=self._compiled.of(
-                asked, lambda: _compiled(stops.patterns, f"{path}stopping.stop_regex")
+                params, lambda: _compiled(stops.patterns, f"{path}stopping.stop_regex")
             ),
         )
 

@@ -36,7 +36,7 @@ _SHORT_TEXT: Final = 4096
 """Characters that are tokenized at once, in a millisecond or two."""
 _SHORT_IDS: Final = 16_384
 """Token ids that are checked at once."""
-_OWN_BYTES: Final = 1024
+_FIXED_BYTES: Final = 1024
 """What a waiting text counts besides its bytes."""
 _RETRY_S: Final = 1.0
 
@@ -109,7 +109,7 @@ class TextLimits:
             RequestError: `BAD_PARAMETER`: it has too many messages; `PROMPT_TOO_LONG`: its
                 messages, tools and arguments have more than `max_bytes` characters.
         """
-        checks.at_most(chat.messages, "chat.messages", MAX_MESSAGES)
+        checks.check_count(chat.messages, "chat.messages", MAX_MESSAGES)
         num_characters = 0
         for i, message in enumerate(chat.messages):
             content: object = message.content
@@ -123,12 +123,12 @@ class TextLimits:
             text = f"chat.messages: {self._context()}{expected}"
             raise RequestError(Reason.PROMPT_TOO_LONG, text, field="chat.messages")
 
-    def check_length(self, num_tokens: int, at_least: str = "", num_answer: int = 1) -> None:
+    def check_length(self, num_tokens: int, number_prefix: str = "", num_answer: int = 1) -> None:
         """Check the length of a prompt.
 
         Args:
             num_tokens: Of the prompt.
-            at_least: Goes before a number that may be too small.
+            number_prefix: Goes before a number that may be too small.
             num_answer: Tokens of the answer that the context has to hold: 0 where only the prompt
                 counts, since the one token behind it is never computed.
 
@@ -139,12 +139,12 @@ class TextLimits:
             (self.max_model_len, Reason.PROMPT_TOO_LONG, ""),
             (self.max_context_len, Reason.KV_CAPACITY, " in this server's KV cache"),
         ):
-            most = context - num_answer
-            if num_tokens > most:
+            max_num = context - num_answer
+            if num_tokens > max_num:
                 answer = ", since the answer needs one" if num_answer else ""
                 message = (
-                    f"prompt: {context_words(context, where)}expected at most {most} tokens"
-                    f"{answer}, got {at_least}{num_tokens}"
+                    f"prompt: {context_words(context, where)}expected at most {max_num} tokens"
+                    f"{answer}, got {number_prefix}{num_tokens}"
                 )
                 raise RequestError(reason, message, field="prompt")
 
@@ -177,7 +177,7 @@ class TextQueue:
         """
         self._timeout_s = timeout_s
         self._num_free = num_threads or min(max(available_cores() // 2, 2), 4)
-        self._most = max(self._num_free // 2, 1)
+        self._max_per_tenant = max(self._num_free // 2, 1)
         self._threads = ThreadPoolExecutor(self._num_free, thread_name_prefix="chairlift-text")
         self._running: dict[Hashable, int] = {}
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
@@ -204,7 +204,7 @@ class TextQueue:
                 `QUEUE_TIMEOUT`: no thread was free in time; `DRAINING`: after `close`.
         """
         limit_s = self._timeout_s if within_s is None else min(within_s, self._timeout_s)
-        await self._acquire(tenant, size + _OWN_BYTES, limit_s)
+        await self._acquire(tenant, size + _FIXED_BYTES, limit_s)
         loop = asyncio.get_running_loop()
         interruption = Interruption()
         try:
@@ -273,16 +273,16 @@ class TextQueue:
             self._release(tenant)
 
     def _check_room(self, tenant: Hashable, size: int) -> None:
-        own, total = self._num_bytes.get(tenant, 0), sum(self._num_bytes.values())
-        if own and own + size > MAX_TENANT_WAITING_BYTES:
-            message = f"quota: {own} bytes of text wait to be tokenized already"
+        num_bytes, total = self._num_bytes.get(tenant, 0), sum(self._num_bytes.values())
+        if num_bytes and num_bytes + size > MAX_TENANT_WAITING_BYTES:
+            message = f"quota: {num_bytes} bytes of text wait to be tokenized already"
             raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         if total and total + size > MAX_WAITING_BYTES:
             message = f"{total} bytes of text wait to be tokenized already"
             raise RequestError(Reason.QUEUE_FULL, message, retry_after_s=_RETRY_S)
 
     def _may_run(self, tenant: Hashable) -> bool:
-        return self._num_free > 0 and self._running.get(tenant, 0) < self._most
+        return self._num_free > 0 and self._running.get(tenant, 0) < self._max_per_tenant
 
     def _start(self, tenant: Hashable) -> None:
         self._num_free -= 1
@@ -320,8 +320,8 @@ def is_short(request: Request) -> bool:
     )
     if sum(len(ids) for ids in lists if isinstance(ids, Sized)) >= _SHORT_IDS:
         return False
-    most = _SHORT_TEXT if isinstance(prompt, str) else _SHORT_IDS
-    return not isinstance(prompt, Sized) or len(prompt) < most
+    max_num = _SHORT_TEXT if isinstance(prompt, str) else _SHORT_IDS
+    return not isinstance(prompt, Sized) or len(prompt) < max_num
 
 
 def _first(prompt: object) -> object:
@@ -344,9 +344,9 @@ def _prompt_size(request: Request) -> int:
     return sizes.memory(prompt) if isinstance(prompt, str) else _BYTES_PER_ID * len(prompt)
 
 
-def _further_size(chat: Chat, most: int) -> sizes.Size:
+def _further_size(chat: Chat, max_num: int) -> sizes.Size:
     """Return the size of what a conversation has besides the contents of its turns."""
     values: list[Any] = [message.reasoning for message in chat.messages]
     values += [call.arguments for message in chat.messages for call in message.tool_calls]
     values += [part for tool in chat.tools for part in (tool.description, tool.parameters)]
-    return sizes.size([value for value in (*values, chat.template_arguments) if value], most)
+    return sizes.size([value for value in (*values, chat.template_arguments) if value], max_num)

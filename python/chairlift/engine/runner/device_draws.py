@@ -20,7 +20,7 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.engine.runner.sampler import Sampled
 from chairlift.engine.runner.staging import Staging
-from chairlift.engine.runner.step_inputs import Draws
+from chairlift.engine.runner.step_inputs import SamplingInputs
 from chairlift.kernels.cuda import draw_ops
 from chairlift.kernels.cuda.device import Accelerator, Event
 
@@ -144,7 +144,7 @@ class Pending:
         return self._sampled
 
 
-class DeviceDraws:
+class DeviceSampler:
     """Launches the draws of steps, and keeps what was drawn last, on both sides.
 
     Attributes:
@@ -187,7 +187,7 @@ class DeviceDraws:
             self._keep_drawn(num_samples)
 
     def launch_with_options(
-        self, turn: int, draws: Draws, asked: _core.SequenceDraws, *, is_whole: bool
+        self, turn: int, draws: SamplingInputs, options: _core.SequenceDraws, *, is_whole: bool
     ) -> None:
         """Launch the draws where some ask for more.
 
@@ -196,12 +196,12 @@ class DeviceDraws:
         Args:
             turn: Of the host's memory.
             draws: Of the step.
-            asked: Of the same draws.
+            options: Of the same draws.
             is_whole: Whether this is a step; a part of one runs again, and what is in flight then
                 came after it.
         """
         num_samples = len(draws.slots)
-        if asked.needs_tokens:
+        if options.needs_tokens:
             if is_whole and self._newest is not None:
                 self._newest.wait()
             known = self._known_token.index_select(0, draws.rows)
@@ -209,7 +209,7 @@ class DeviceDraws:
         else:
             # They are not looked at, and those of a step in flight are not known.
             last_tokens = torch.zeros_like(draws.slots)
-        lists = asked.lists(last_tokens, self.logits.shape[1])
+        lists = options.lists(last_tokens, self.logits.shape[1])
         sent = self._lists.upload(turn, lists, num_samples)
         ids, logprobs = sent.candidates
         draw_ops.sample_options(
@@ -226,25 +226,30 @@ class DeviceDraws:
         self._candidates = sent.candidates if lists.num_candidates > 0 else None
 
     def fetch(
-        self, turn: int, draws: Draws, asked: _core.SequenceDraws | None, *, is_whole: bool
+        self,
+        turn: int,
+        draws: SamplingInputs,
+        options: _core.SequenceDraws | None,
+        *,
+        is_whole: bool,
     ) -> Pending:
         """Copy what was launched last to the host.
 
         Args:
             turn: Of the host's memory.
             draws: Of the step.
-            asked: What they ask for beside the tables; None if nothing.
+            options: What they ask for beside the tables; None if nothing.
             is_whole: As of `launch_with_options`.
         """
         results, candidates = self._host_results[turn], None
         results.copy_(self._results, non_blocking=True)
-        if asked is not None and self._candidates is not None:
+        if options is not None and self._candidates is not None:
             candidates = self._lists.download(turn, self._candidates)
         pending = Pending(
             self._accelerator.record(),
             results[:, : len(draws.rows)],
             candidates,
-            partial(self._take, draws, asked),
+            partial(self._take, draws, options),
         )
         if is_whole:
             self._newest = pending
@@ -252,8 +257,8 @@ class DeviceDraws:
 
     def _take(
         self,
-        draws: Draws,
-        asked: _core.SequenceDraws | None,
+        draws: SamplingInputs,
+        options: _core.SequenceDraws | None,
         pending: Pending,
         tokens: Tensor | None,
     ) -> None:
@@ -264,8 +269,8 @@ class DeviceDraws:
             return
         if len(tokens) > 0 and draws.rows[0] >= 0:  # the probe's row is none
             self._known_token.index_copy_(0, draws.rows.long(), tokens)
-        if asked is not None:
-            asked.record(tokens)
+        if options is not None:
+            options.record(tokens)
 
     def _arguments(self, num_samples: int) -> dict[str, Tensor]:
         """Return the arguments of every draw but the logits by name, each `[S]`."""

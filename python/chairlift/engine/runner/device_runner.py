@@ -22,11 +22,11 @@ from chairlift import _core
 from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
 from chairlift.attention.metadata import AttentionMetadata, AttentionWork
 from chairlift.core.plan import PlanView
-from chairlift.engine.runner.device_draws import DeviceDraws, Pending
+from chairlift.engine.runner.device_draws import DeviceSampler, Pending
 from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.engine.runner.staging import Inputs, Staging
-from chairlift.engine.runner.step_inputs import Draws, StateMoves, StepInputs
+from chairlift.engine.runner.step_inputs import SamplingInputs, StateMoves, StepInputs
 from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator, Event
 from chairlift.kernels.cuda.sources import tile_rows
@@ -66,9 +66,11 @@ class _Pairs:
             written.
     """
 
-    def __init__(self, accelerator: Accelerator, most: int, num_hosts: int) -> None:
-        self.hosts = [accelerator.host_buffer(most, 2, dtype=torch.int32) for _ in range(num_hosts)]
-        self._device = torch.zeros(most, 2, dtype=torch.int32, device=accelerator.device)
+    def __init__(self, accelerator: Accelerator, limit: int, num_hosts: int) -> None:
+        self.hosts = [
+            accelerator.host_buffer(limit, 2, dtype=torch.int32) for _ in range(num_hosts)
+        ]
+        self._device = torch.zeros(limit, 2, dtype=torch.int32, device=accelerator.device)
 
     def send(self, host: int, count: int) -> Tensor:
         """Return the first pairs of a host's side on the device, until the next are sent."""
@@ -121,8 +123,8 @@ class DeviceRunner(ModelRunner):
             for _, sizes in self._groups
         ]
         self._limits = reduce(WorkLimits.at_least, limits)
-        most_kv_heads = max(sizes.num_kv_heads for _, sizes in self._groups)
-        backend.reserve(self._limits, rows, most_kv_heads, max(spec.head_dims))
+        max_kv_heads = max(sizes.num_kv_heads for _, sizes in self._groups)
+        backend.reserve(self._limits, rows, max_kv_heads, max(spec.head_dims))
         self._staging = Staging(
             accelerator,
             max_num_seqs=rows,
@@ -148,7 +150,7 @@ class DeviceRunner(ModelRunner):
         # A row loads a state, gets a copy of one, and is saved once at most.
         num_moves = 0 if state_pool is None else 3 * rows
         self._moves = _Pairs(accelerator, num_moves, num_hosts)
-        self._draws = DeviceDraws(accelerator, self._staging, rows, spec.vocab_size)
+        self._draws = DeviceSampler(accelerator, self._staging, rows, spec.vocab_size)
         self._recorded: dict[int, _Recorded] = {}
         self._record_decodes(on_capture)
         self._before_step: Event | None = None
@@ -218,7 +220,7 @@ class DeviceRunner(ModelRunner):
         metadata = replace(inputs.metadata, rows=null_row)
         self.check_probe(self._launch(inputs._replace(metadata=metadata), draws).wait())
 
-    def _launch(self, inputs: StepInputs, probe: Draws | None = None) -> Pending:
+    def _launch(self, inputs: StepInputs, probe: SamplingInputs | None = None) -> Pending:
         # A step that was launched in part has no event for its end: no copies run beside it.
         before, self._before_step = self._accelerator.record(), None
         turn = -1 if inputs.buffer is None else inputs.buffer
@@ -237,13 +239,13 @@ class DeviceRunner(ModelRunner):
             partial(self._compute, step), partial(self._draws.launch, step.num_samples)
         )
         recorded.forward()
-        asked = self.sampler.sequences(draws.slots, draws.position)
+        options = self.sampler.sequences(draws.slots, draws.position)
         is_whole = inputs.buffer is not None
-        if asked is None:
+        if options is None:
             recorded.draw()
         else:
-            self._draws.launch_with_options(turn, draws, asked, is_whole=is_whole)
-        pending = self._draws.fetch(turn, draws, asked, is_whole=is_whole)
+            self._draws.launch_with_options(turn, draws, options, is_whole=is_whole)
+        pending = self._draws.fetch(turn, draws, options, is_whole=is_whole)
         self._before_step = before
         return pending
 
@@ -254,7 +256,9 @@ class DeviceRunner(ModelRunner):
             return next((size for size in self._recorded if size >= num_rows), 0)
         return 0
 
-    def _fill_draws(self, host: Inputs, inputs: StepInputs, probe: Draws | None) -> Draws:
+    def _fill_draws(
+        self, host: Inputs, inputs: StepInputs, probe: SamplingInputs | None
+    ) -> SamplingInputs:
         """Write the inputs of the draws to the host's side; a probe brings its own."""
         num_samples = len(inputs.sample_rows)
         out = host.drawn_rows[:num_samples], host.index[:num_samples], host.position[:num_samples]
@@ -298,9 +302,11 @@ class DeviceRunner(ModelRunner):
         """Large tiles where there are enough for every processor; which one changes no bits."""
         small, large = TILE_ROWS
         shapes = [sizes for _, sizes in self._groups]
-        has_many = num_tokens * max(own.num_heads for own in shapes) // large >= _MANY_TILES
+        has_many = num_tokens * max(shape.num_heads for shape in shapes) // large >= _MANY_TILES
         return (
-            large if has_many and all(large in tile_rows(own.head_dim) for own in shapes) else small
+            large
+            if has_many and all(large in tile_rows(shape.head_dim) for shape in shapes)
+            else small
         )
 
     def _compute(self, step: _Pass) -> None:

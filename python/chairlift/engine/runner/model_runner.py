@@ -17,7 +17,7 @@ from chairlift.engine.runner.shape import RunnerShape
 from chairlift.engine.runner.staging import InputBuffers
 from chairlift.engine.runner.step_inputs import (
     NO_BLOCKS,
-    Draws,
+    SamplingInputs,
     ScoreInputs,
     StateMoves,
     StepInputs,
@@ -195,7 +195,7 @@ class ModelRunner:
             return None
         of_token = torch.searchsorted(metadata.query_start_loc[1:], rows, right=True)
         slots = self._row_slot.index_select(0, metadata.rows.index_select(0, of_token))
-        num_candidates = self.sampler.most_prompt_candidates(slots)
+        num_candidates = self.sampler.max_prompt_candidates(slots)
         return ScoreInputs(rows, targets[: len(rows)], num_candidates)
 
     @torch.inference_mode()
@@ -298,7 +298,9 @@ class ModelRunner:
         if len(inputs.swap_in) > 0:
             copy_blocks(self.kv_cache, host_pool, inputs.swap_in)
 
-    def draws(self, inputs: StepInputs, out: tuple[Tensor, Tensor, Tensor] | None = None) -> Draws:
+    def draws(
+        self, inputs: StepInputs, out: tuple[Tensor, Tensor, Tensor] | None = None
+    ) -> SamplingInputs:
         """Return the rows, slots and positions of a step's draws.
 
         Args:
@@ -311,7 +313,7 @@ class ModelRunner:
         row_of_sample = torch.searchsorted(metadata.query_start_loc[1:], sample_rows, right=True)
         rows = torch.index_select(metadata.rows, 0, row_of_sample, out=rows_out)
         position = torch.index_select(metadata.positions, 0, sample_rows, out=position_out)
-        return Draws(
+        return SamplingInputs(
             rows=rows,
             slots=self._row_slot.index_select(0, rows),
             index=torch.index_select(self._row_index, 0, rows, out=index_out),
@@ -320,7 +322,10 @@ class ModelRunner:
         )
 
     def _sample(
-        self, logits: Tensor, draws: Draws, constraints: _core.ConstraintMasks | None = None
+        self,
+        logits: Tensor,
+        draws: SamplingInputs,
+        constraints: _core.ConstraintMasks | None = None,
     ) -> Sampled:
         return self.sampler.sample(
             logits,
@@ -343,7 +348,7 @@ class ModelRunner:
         hidden = self.model.forward(*batch, self._states)
         self.check_probe(self._sample(self.model.logits(hidden), draws))
 
-    def probe_inputs(self) -> tuple[StepInputs, Draws]:
+    def probe_inputs(self) -> tuple[StepInputs, SamplingInputs]:
         """Return a step of one token of no request."""
         one, zero = torch.ones(1, dtype=torch.int32), _int32(1)
         # A row of its own, so that no request loses its recurrent state.
@@ -359,7 +364,7 @@ class ModelRunner:
         )
         none = NO_BLOCKS
         inputs = StepInputs(zero, metadata, zero, copies=none, swap_in=none, swap_out=none)
-        return inputs, Draws(-one, self._probe_slot, zero, one, zero)
+        return inputs, SamplingInputs(-one, self._probe_slot, zero, one, zero)
 
     def check_probe(self, sampled: Sampled) -> None:
         """Raise ArithmeticError if the probe's logits were not finite."""

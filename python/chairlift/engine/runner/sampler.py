@@ -221,7 +221,7 @@ class Sampler:
         """
         return _core.SequenceDraws.of(self._states, self.constraints, slots, position)
 
-    def most_prompt_candidates(self, slots: Tensor) -> int:
+    def max_prompt_candidates(self, slots: Tensor) -> int:
         """Return the most candidates that the prompts of these slots ask for."""
         return int(self._prompt_candidates[slots.numpy()].max(initial=0))
 

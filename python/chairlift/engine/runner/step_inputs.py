@@ -90,7 +90,7 @@ class StepInputs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class SamplingInputs:
     """The inputs of each of the S draws of a step, int32 `[S]` each."""
 
     rows: Tensor

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_MOST_CAUSE = 300
+_MAX_CAUSE = 300
 """Most characters of an error that are shown."""
 
 
@@ -103,8 +103,8 @@ async def probe(engine: "AsyncEngine") -> None:
         return
     await _generate(engine, num_prompt=1, max_tokens=1)
     if engine.config.step_budget_s is not None:
-        most = min(engine.config.max_num_batched_tokens, engine.engine.max_context_len - 4)
-        for num_prompt in (most, max(1, most // 4)):
+        limit = min(engine.config.max_num_batched_tokens, engine.engine.max_context_len - 4)
+        for num_prompt in (limit, max(1, limit // 4)):
             await _generate(engine, num_prompt=num_prompt, max_tokens=4)
 
 
@@ -132,7 +132,7 @@ def _cause(fault: BaseException) -> str:
     """Return the root of a fault in one line; the prompt of the probe is no client's secret."""
     while fault.__cause__ is not None:
         fault = fault.__cause__
-    text = " ".join(str(fault).split())[:_MOST_CAUSE]
+    text = " ".join(str(fault).split())[:_MAX_CAUSE]
     return f"{type(fault).__name__}: {text}" if text else type(fault).__name__
 
 

@@ -66,7 +66,7 @@ async def run_server(
             guard = undo.enter_context(_core.ProcessGuard(FAULT_EXIT))
         server_config = with_files(server_config)
         server = Server(engine_config, server_config, guard)
-        stop, hurry = undo.enter_context(_signals())
+        stop, second_signal = undo.enter_context(_signals())
         guard.watch_signals(server_config.drain_grace_s + _EXIT_S)
         # From here on a signal ends the server in order, even while the port is being bound.
         address = await server.bind()
@@ -92,20 +92,20 @@ async def run_server(
         finally:
             load.cancel()
             has_died = server.gate.draining.is_set()
-            most_s = _LOST_PORT_GRACE_S if server.has_lost_port else math.inf
-            grace_s = min(server_config.drain_grace_s, most_s)
+            max_s = _LOST_PORT_GRACE_S if server.has_lost_port else math.inf
+            grace_s = min(server_config.drain_grace_s, max_s)
             guard.exit_within(grace_s + _EXIT_S)
-            hurrying = asyncio.create_task(_hurry(hurry, guard))
-            await server.stop(grace_s, hurry)
+            hurrying = asyncio.create_task(_on_second_signal(second_signal, guard))
+            await server.stop(grace_s, second_signal)
             hurrying.cancel()
     code = FAULT_EXIT if has_died else LEAK_EXIT if server.has_leaked else 0
     _log.info("stopped", extra=fields(exit_code=code))
     return code
 
 
-async def _hurry(hurry: asyncio.Event, guard: _core.ProcessGuard) -> None:
+async def _on_second_signal(second_signal: asyncio.Event, guard: _core.ProcessGuard) -> None:
     """Shorten the shutdown after a second signal."""
-    await hurry.wait()
+    await second_signal.wait()
     guard.exit_within(_EXIT_S)
 
 

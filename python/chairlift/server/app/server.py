@@ -228,12 +228,12 @@ class Server:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def stop(self, grace_s: float, hurry: asyncio.Event | None = None) -> None:
+    async def stop(self, grace_s: float, second_signal: asyncio.Event | None = None) -> None:
         """Refuse new requests, let live ones end, then close the port.
 
         Args:
             grace_s: How long running requests may continue; waiting ones fail at once.
-            hurry: Cuts the grace short when it is set.
+            second_signal: Cuts the grace short when it is set.
         """
         if self.gate.loaded is not None:
             _log.info("draining", extra=fields(grace_s=grace_s, live=len(self._context.live)))
@@ -242,7 +242,7 @@ class Server:
         await self._health.shut_down()
         self._context.outboxes.wake()
         drain = asyncio.create_task(self._drain(grace_s))
-        hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
+        hurried = asyncio.create_task((second_signal or asyncio.Event()).wait())
         await asyncio.wait((drain, hurried), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not drain.done():

@@ -149,8 +149,8 @@ async def pool(
     labels = labels or [str(number) for number in range(len(requests))]
     config = server.gate.engine().config
     # Less than the share of a connection in the queue; a static batch has to become full.
-    most = max(MAX_LIVE_INPUTS, config.batch_size or config.max_num_seqs)
-    server.quotas.check_call(min(most, len(requests)), len(requests), field)
+    limit = max(MAX_LIVE_INPUTS, config.batch_size or config.max_num_seqs)
+    server.quotas.check_call(min(limit, len(requests)), len(requests), field)
     results: dict[str, Pooled] = {}
     errors: list[RequestError] = []
     arrived = asyncio.Event()
@@ -180,7 +180,7 @@ async def pool(
         )
         try:
             for label, request in zip(labels, requests, strict=True):
-                while len(live) >= most:
+                while len(live) >= limit:
                     await next_results()
                 await live.begin(request, label)
                 # Short texts are tokenized at once: many must not hold the event loop together.

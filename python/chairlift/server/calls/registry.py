@@ -126,7 +126,7 @@ class Registry:
         self._by_handle: dict[str, LiveRequest] = {}
         self._names: dict[int, RequestNames] = {}
         self._ended: deque[RequestNames] = deque()
-        self._batch_end = BatchEnd(flush)
+        self._batch_flush = StaticBatchFlush(flush)
 
     def __len__(self) -> int:
         return len(self._by_handle)
@@ -135,7 +135,7 @@ class Registry:
         """Register a request that was submitted."""
         self._by_handle[request.name] = request
         request.call.live[request.label] = request
-        self._batch_end.add(half_closed=request.call.half_closed)
+        self._batch_flush.add(half_closed=request.call.half_closed)
 
     def queued(self, request: LiveRequest, engine_id: int) -> None:
         """Note that the scheduler has taken a request."""
@@ -154,7 +154,7 @@ class Registry:
         request.stage = Stage.STARTED
         request.slot.end(started=has_token)
         request.lease.start()
-        self._batch_end.remove(half_closed=request.call.half_closed)
+        self._batch_flush.remove(half_closed=request.call.half_closed)
 
     def move(self, request: LiveRequest, call: Call, label: str) -> None:
         """Give a request that is queued or has started to another call, under another label."""
@@ -162,8 +162,8 @@ class Registry:
         del request.call.live[request.label]
         if request.stage < Stage.STARTED:
             # In this order: for a moment without it the batch would seem complete.
-            self._batch_end.add(half_closed=call.half_closed)
-            self._batch_end.remove(half_closed=request.call.half_closed)
+            self._batch_flush.add(half_closed=call.half_closed)
+            self._batch_flush.remove(half_closed=request.call.half_closed)
         request.call, request.label = call, label
         call.live[label] = request
         if request.engine_id is not None:
@@ -173,7 +173,7 @@ class Registry:
     def half_closed(self, requests: Iterable[LiveRequest]) -> None:
         """Note that the call of these requests takes no further request."""
         num_waiting = sum(request.stage < Stage.STARTED for request in requests)
-        self._batch_end.half_closed(num_waiting)
+        self._batch_flush.half_closed(num_waiting)
 
     def ended(self, request: LiveRequest) -> None:
         """Forget a request; its names are kept for a while, for its last step comes later."""
@@ -227,7 +227,7 @@ class Registry:
         return self._names.get(engine_id)
 
 
-class BatchEnd:
+class StaticBatchFlush:
     """Counts waiting requests of streams that may send more and of streams that will not.
 
     A static batch waits for as many requests as fit. Once no stream that has requests in the queue

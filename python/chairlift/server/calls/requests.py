@@ -128,8 +128,8 @@ class Requests:
         schedule = self._turns.take(schedule, time.monotonic(), is_first=not self.live)
         request = replace(request, schedule=schedule)
         with ExitStack() as undo:
-            asked = sequences_of(request)
-            lease = self._server.quotas.acquire(self._tenant, self._connection, asked)
+            sequences = sequences_of(request)
+            lease = self._server.quotas.acquire(self._tenant, self._connection, sequences)
             undo.callback(lease.release)
             prepared = await engine.prepare(request, self._connection)
             lease.reserve(len(prepared.prompt), prepared.num_answers)

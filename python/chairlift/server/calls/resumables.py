@@ -23,7 +23,7 @@ from chairlift.server.convert.messages import seconds
 from chairlift.server.limits.shares import Share, Shares, holders_of
 from chairlift.v1 import generation_pb2 as pb
 
-_OWN_BYTES: Final = 8192
+_FIXED_BYTES: Final = 8192
 """What a request takes here besides its log and what its protocol keeps."""
 
 
@@ -185,7 +185,7 @@ class Resumables:
             RequestError: QUOTA_EXCEEDED: the tenant has its share already.
         """
         holders = holders_of(connection, tenant)
-        num_kept_bytes = num_context_bytes + _OWN_BYTES
+        num_kept_bytes = num_context_bytes + _FIXED_BYTES
         num_bytes = self.request_bytes + MAX_TOKEN_BYTES + num_kept_bytes
         ended = iter([r for r in self.by_handle.values() if r.has_ended and r.tenant == tenant])
         while True:

@@ -18,7 +18,7 @@ from chairlift.engine.prepare.preparer import MAX_PRIORITY
 
 TURN_S: Final = 0.1
 """How much later each request of a call stands than the one before."""
-MOST_S: Final = 10.0
+MAX_DELAY_S: Final = 10.0
 """How much later than its arrival a request stands at most: no call starves."""
 
 
@@ -43,6 +43,6 @@ class Turns:
             self._last.clear()
         place = now
         if priority in self._last:
-            place = min(max(now, self._last[priority] + TURN_S), now + MOST_S)
+            place = min(max(now, self._last[priority] + TURN_S), now + MAX_DELAY_S)
         self._last[priority] = place
         return replace(schedule, turn_delay_s=place - now)

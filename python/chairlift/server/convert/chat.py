@@ -4,7 +4,7 @@ from typing import Final
 
 from chairlift.api import types
 from chairlift.api.chats import MAX_CALLS, MAX_TOOLS
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.engine.prepare.text_queue import MAX_MESSAGES
 from chairlift.server.convert.fields import bad, optional
 from chairlift.server.convert.template_arguments import template_arguments
@@ -26,8 +26,8 @@ def to_chat(chat: pb.Chat) -> types.Chat:
     """
     if not chat.messages:
         raise bad("chat.messages", "expected at least one message, got none")
-    at_most(chat.messages, "chat.messages", MAX_MESSAGES)
-    at_most(chat.tools, "chat.tools", MAX_TOOLS)
+    check_count(chat.messages, "chat.messages", MAX_MESSAGES)
+    check_count(chat.tools, "chat.tools", MAX_TOOLS)
     if sum(len(message.parts.parts) for message in chat.messages) > MAX_MESSAGES:
         raise bad("chat.messages", f"expected at most {MAX_MESSAGES} parts, got more")
     arguments = template_arguments(chat.template_arguments)
@@ -59,7 +59,7 @@ def _chat_message(message: pb.ChatMessage, position: int) -> types.ChatMessage:
     path = f"chat.messages[{position}]"
     if not message.role:
         raise bad(f"{path}.role", "expected a role such as user, got none")
-    at_most(message.tool_calls, f"{path}.tool_calls", MAX_CALLS)
+    check_count(message.tool_calls, f"{path}.tool_calls", MAX_CALLS)
     return types.ChatMessage(
         role=message.role,
         content=_content(message, path),

@@ -12,7 +12,7 @@ from typing import Any, Final
 from google.protobuf import duration_pb2
 
 from chairlift.api import types
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.api.constraints import MAX_CHOICES
 from chairlift.api.errors import Reason, RequestError
 from chairlift.engine.prepare.stopping import (
@@ -185,7 +185,7 @@ def _constraint(constraint: pb.Constraint) -> types.Constraint:
     if kind == "json_object":
         return types.Constraint(json_object=True)
     if kind == "choices":
-        at_most(constraint.choices.choices, "constraint.choices", MAX_CHOICES)
+        check_count(constraint.choices.choices, "constraint.choices", MAX_CHOICES)
         if not constraint.choices.choices:
             raise bad("constraint.choices", f"expected 1 to {MAX_CHOICES} texts, got none")
         return types.Constraint(choices=tuple(constraint.choices.choices))
@@ -193,9 +193,9 @@ def _constraint(constraint: pb.Constraint) -> types.Constraint:
 
 
 def _stopping(stopping: pb.Stopping, path: str) -> types.Stopping:
-    at_most(stopping.stop, f"{path}stop", MAX_STOP_STRINGS)
-    at_most(stopping.stop_regex, f"{path}stop_regex", MAX_STOP_PATTERNS)
-    at_most(stopping.stop_token_ids, f"{path}stop_token_ids", MAX_STOP_TOKEN_IDS)
+    check_count(stopping.stop, f"{path}stop", MAX_STOP_STRINGS)
+    check_count(stopping.stop_regex, f"{path}stop_regex", MAX_STOP_PATTERNS)
+    check_count(stopping.stop_token_ids, f"{path}stop_token_ids", MAX_STOP_TOKEN_IDS)
     return types.Stopping(
         max_tokens=optional(stopping, "max_tokens", None),
         min_tokens=stopping.min_tokens,
@@ -242,8 +242,8 @@ def before_deadline(remaining_s: float | None, schedule: types.Schedule) -> type
     """
     if remaining_s is None:
         return schedule
-    within_s, asked_s = max(remaining_s, _SHORTEST_S), schedule.time_to_first_token_s
-    return replace(schedule, time_to_first_token_s=min(within_s, asked_s or within_s))
+    within_s, requested_s = max(remaining_s, _SHORTEST_S), schedule.time_to_first_token_s
+    return replace(schedule, time_to_first_token_s=min(within_s, requested_s or within_s))
 
 
 def _seconds(message: Any, name: str, field: str) -> float | None:

@@ -1,7 +1,7 @@
 """The proto's `Sampling` to that of `chairlift.api.types`."""
 
 from chairlift.api import types
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.engine.prepare.sampling import (
     MAX_BAD_WORDS,
     MAX_BANNED_IDS,
@@ -23,10 +23,10 @@ def to_sampling(sampling: pb.Sampling) -> types.Sampling:
         sampling.HasField("dry_sequence_breakers"),
     )
     # Long lists are refused before they are converted.
-    at_most(sampling.logit_bias, "sampling.logit_bias", MAX_LOGIT_BIASES)
-    at_most(breakers.strings, "sampling.dry_sequence_breakers", MAX_BREAKERS)
-    at_most(sampling.banned_token_ids, "sampling.banned_token_ids", MAX_BANNED_IDS)
-    at_most(sampling.bad_words, "sampling.bad_words", MAX_BAD_WORDS)
+    check_count(sampling.logit_bias, "sampling.logit_bias", MAX_LOGIT_BIASES)
+    check_count(breakers.strings, "sampling.dry_sequence_breakers", MAX_BREAKERS)
+    check_count(sampling.banned_token_ids, "sampling.banned_token_ids", MAX_BANNED_IDS)
+    check_count(sampling.bad_words, "sampling.bad_words", MAX_BAD_WORDS)
     return types.Sampling(
         temperature=optional(sampling, "temperature", None),
         top_k=optional(sampling, "top_k", None),

@@ -148,6 +148,6 @@ def _hosts(address: TcpAddress, config: ServerConfig) -> frozenset[str] | None:
     """
     if not address.is_loopback:
         return None
-    own = f"[{address.host}]" if ":" in address.host else address.host
+    listen_host = f"[{address.host}]" if ":" in address.host else address.host
     named = config.http_allowed_host or ()
-    return _LOOPBACK_HOSTS | {own} | {name.lower() for name in named}
+    return _LOOPBACK_HOSTS | {listen_host} | {name.lower() for name in named}

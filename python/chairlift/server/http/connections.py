@@ -95,7 +95,7 @@ class Connections:
             max_connections: The most of them.
         """
         self.shares = Shares(_SHARED, max_connections)
-        self._most = max_connections
+        self._limit = max_connections
         self._open: set[Connection] = set()
         self._num: Counter[str] = Counter()
         """Connections of each holder."""
@@ -114,7 +114,7 @@ class Connections:
         Args:
             host: The client's.
         """
-        if len(self._open) >= self._most and not self.end_one():
+        if len(self._open) >= self._limit and not self.end_one():
             return None
         connection = Connection(self, host)
         self._open.add(connection)

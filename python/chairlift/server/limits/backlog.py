@@ -80,9 +80,9 @@ class Backlog:
             RequestError: It would wait longer than `within_s`.
         """
         wait_s = self.wait_s(tenant)
-        most_s = wait_s * _MARGIN
-        if within_s is not None and most_s > within_s:
-            message = f"it may wait for {most_s:.2g} s, and has to start within {within_s:.2g} s"
+        max_s = wait_s * _MARGIN
+        if within_s is not None and max_s > within_s:
+            message = f"it may wait for {max_s:.2g} s, and has to start within {within_s:.2g} s"
             raise RequestError(Reason.DEADLINE_UNREACHABLE, message, retry_after_s=wait_s)
         slot = AdmissionSlot(self, tenant)
         if not suspended:
@@ -95,9 +95,9 @@ class Backlog:
         interval_s = self._interval_s()
         if interval_s is None or not num_waiting:
             return 0.0
-        own = self._waiting[tenant]
+        num_of_tenant = self._waiting[tenant]
         others = (num for other, num in self._waiting.items() if other != tenant)
-        num_before = own + sum(min(num, own + 1) for num in others)
+        num_before = num_of_tenant + sum(min(num, num_of_tenant + 1) for num in others)
         return (min(num_before, num_waiting) + 1) * interval_s
 
     def starts_in_s(self, num_before: int) -> float | None:

@@ -111,10 +111,10 @@ class QuotaLease:
                 even for an empty queue.
         """
         limits, usage, total = self._limits, self._usage, self._total
-        name, most = "tenant_max_queued_tokens", limits.max_queued_tokens
-        _check(name, most, usage.num_queued_tokens, num_tokens, Reason.QUOTA_EXCEEDED)
-        name, most = "max_queued_tokens", limits.total_queued_tokens
-        _check(name, most, total.num_queued_tokens, num_tokens, Reason.QUEUE_FULL)
+        name, limit = "tenant_max_queued_tokens", limits.max_queued_tokens
+        _check(name, limit, usage.num_queued_tokens, num_tokens, Reason.QUOTA_EXCEEDED)
+        name, limit = "max_queued_tokens", limits.total_queued_tokens
+        _check(name, limit, total.num_queued_tokens, num_tokens, Reason.QUEUE_FULL)
         self._share = self._take(num_answers)
         self._num_tokens = num_tokens
         self._usage.num_queued_tokens += num_tokens
@@ -135,16 +135,16 @@ class QuotaLease:
         self._num_sequences = 0
 
 
-def _check(name: str, most: int | None, waiting: int, num_tokens: int, reason: Reason) -> None:
-    """Raise RequestError if more than `most` tokens would wait."""
-    if most is None:
+def _check(name: str, limit: int | None, waiting: int, num_tokens: int, reason: Reason) -> None:
+    """Raise RequestError if more than `limit` tokens would wait."""
+    if limit is None:
         return
-    if num_tokens > most:
-        message = f"the prompt has {num_tokens} tokens, {name} is {most}"
+    if num_tokens > limit:
+        message = f"the prompt has {num_tokens} tokens, {name} is {limit}"
         raise RequestError(Reason.PROMPT_TOO_LONG, message, field="prompt")
-    if waiting + num_tokens > most:
+    if waiting + num_tokens > limit:
         quota = "quota " if reason is Reason.QUOTA_EXCEEDED else ""
-        message = f"{quota}{name}: {waiting} of {most} tokens wait already"
+        message = f"{quota}{name}: {waiting} of {limit} tokens wait already"
         raise RequestError(reason, message, retry_after_s=_RETRY_S)
 
 
@@ -179,8 +179,8 @@ class Quotas:
     @property
     def max_requests(self) -> int:
         """Most live requests of a tenant."""
-        most = self._limits.max_requests
-        return sys.maxsize if most is None else most
+        limit = self._limits.max_requests
+        return sys.maxsize if limit is None else limit
 
     def check_call(self, num_live: int, num_all: int, field: str) -> None:
         """Check that the quotas can ever admit the requests of one call.
@@ -193,9 +193,9 @@ class Quotas:
         Raises:
             RequestError: They are more than a quota, so that no retry succeeds.
         """
-        most, limits = self.max_requests, self._limits
-        if num_live > most:
-            message = f"{field}: quota tenant_max_requests is {most}, got {num_live} at once"
+        limit, limits = self.max_requests, self._limits
+        if num_live > limit:
+            message = f"{field}: quota tenant_max_requests is {limit}, got {num_live} at once"
             raise RequestError(Reason.QUOTA_EXCEEDED, message, field=field)
         if limits.rate is not None and num_all > self._burst:
             message = (

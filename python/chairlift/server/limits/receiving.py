@@ -23,7 +23,7 @@ MESSAGE_S: Final = 10.0
 
 _RELIEF_S: Final = 0.1
 """Calls that have waited for less are not evicted when memory runs short."""
-_LEAST: Final = 16
+_MIN: Final = 16
 """Calls of each kind that may always wait for a message."""
 
 _QUIET_S: Final = 0.05
@@ -102,8 +102,8 @@ class Receiving:
             clock: Returns seconds.
         """
         num = memory_bytes // max_message_bytes
-        num_unary = max(_LEAST, num // 4)
-        num_streams = max(_LEAST, num - num_unary)
+        num_unary = max(_MIN, num // 4)
+        num_streams = max(_MIN, num - num_unary)
         self.churn_bytes = 0
         self.decoding = DecodingQueue()
         self._max_message_bytes = max_message_bytes
@@ -141,7 +141,7 @@ class Receiving:
                 ranks = {m: (_is_unnamed(m.holder), shares.held(m.holder)) for m in others}
                 max(others, key=ranks.__getitem__).evict()
 
-    def relieve(self) -> int:
+    def evict(self) -> int:
         """End calls that may hold unfinished messages, of the holder with the most of them.
 
         Returns:

@@ -4,11 +4,11 @@ from chairlift.server.metrics.activity import TenantFigures
 from chairlift.server.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Deliveries
 from chairlift.server.metrics.instruments import Metrics
 from chairlift.server.metrics.load import ServedModel
-from chairlift.server.metrics.tenants import MOST_NAMES, OTHER, TenantLabels
+from chairlift.server.metrics.tenants import MAX_NAMES, OTHER, TenantLabels
 
 __all__ = [
     "FIRST_TOKEN_S",
-    "MOST_NAMES",
+    "MAX_NAMES",
     "OTHER",
     "TOKEN_S",
     "Deliveries",

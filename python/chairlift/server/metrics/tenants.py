@@ -2,11 +2,11 @@
 
 from typing import Final
 
-MOST_NAMES: Final = 100
+MAX_NAMES: Final = 100
 """Most names that callers bring; each is a time series for as long as the server runs."""
 
 OTHER: Final = "other"
-"""The label of all tenants after the first `MOST_NAMES`."""
+"""The label of all tenants after the first `MAX_NAMES`."""
 
 
 class TenantLabels:
@@ -24,7 +24,7 @@ class TenantLabels:
     def __call__(self, tenant: str) -> str:
         """Return the label of a tenant; empty if callers have no name."""
         if tenant not in self._names:
-            if not self._is_closed and len(self._names) >= MOST_NAMES:
+            if not self._is_closed and len(self._names) >= MAX_NAMES:
                 return OTHER
             self._names.add(tenant)
         return tenant

@@ -76,10 +76,10 @@ class VllmCollector(Collector):
             yield self._alias(f"vllm:{name}", histogram)
 
     def _alias(self, name: str, histogram: Collector) -> Metric:
-        (own,) = histogram.collect()
-        alias = HistogramMetricFamily(name, own.documentation)
-        for sample in own.samples:
-            suffix = sample.name.removeprefix(own.name)
+        (original,) = histogram.collect()
+        alias = HistogramMetricFamily(name, original.documentation)
+        for sample in original.samples:
+            suffix = sample.name.removeprefix(original.name)
             if suffix != "_created":
                 labels = {"model_name": self._model.name, **sample.labels}
                 alias.samples.append(Sample(name + suffix, labels, sample.value))

@@ -14,7 +14,7 @@ RESERVE: Final = 256
 """Files beside connections: of the model, adapters, certificates, logs, processes, event loops."""
 MAX_SCRAPES: Final = 16
 """Connections of the metrics port."""
-_LEAST: Final = 16
+_MIN_CONNECTIONS: Final = 16
 """Connections of a port; a server that could have fewer does not start."""
 
 
@@ -31,19 +31,19 @@ def with_files(config: ServerConfig) -> ServerConfig:
     num_ports = 1 + (config.http_listen is not None)
     reserve = RESERVE + (MAX_SCRAPES if config.metrics_listen is not None else 0)
     needed = num_ports * config.max_connections + reserve
-    most = _raise_limit(needed)
-    if needed <= most:
+    limit = _raise_limit(needed)
+    if needed <= limit:
         return config
-    num = (most - reserve) // num_ports
-    if num < min(_LEAST, config.max_connections):
+    num = (limit - reserve) // num_ports
+    if num < min(_MIN_CONNECTIONS, config.max_connections):
         message = (
             f"max_connections: {config.max_connections} on each of {num_ports} ports need {needed}"
-            f" open files, and the limit is {most} (ulimit -n)"
+            f" open files, and the limit is {limit} (ulimit -n)"
         )
         raise ConfigError(message)
     _log.warning(
         "fewer connections than max_connections: the limit of open files (ulimit -n) is too low",
-        extra=fields(max_connections=num, wanted=config.max_connections, files=most, need=needed),
+        extra=fields(max_connections=num, wanted=config.max_connections, files=limit, need=needed),
     )
     return config.model_copy(update={"max_connections": num})
 

@@ -40,7 +40,7 @@ async def watch_memory(receiving: Receiving) -> None:
         while True:
             resident.append(resident_bytes())
             grown = resident[-1] - min(resident)
-            num_ended = receiving.relieve() if grown > _GROWTH_BYTES else 0
+            num_ended = receiving.evict() if grown > _GROWTH_BYTES else 0
             if num_ended:
                 _log.warning(
                     "memory grew: ending calls without a complete message",

@@ -15,7 +15,7 @@ STREAM_HEADERS: Final = (*EVENT_STREAM, *DATA_HEADERS)
 SIGN_OF_LIFE: Final = b": \n\n"
 """A comment, for a client that has received nothing for a while."""
 
-_OWN_PAGES: Final = (None, "same-origin", "none")
+_SAME_SITE: Final = (None, "same-origin", "none")
 """What a browser says of a call by this server's page; other programs say nothing."""
 
 
@@ -25,7 +25,7 @@ def check_page(exchange: Exchange) -> None:
     Raises:
         HttpError: A browser says that another site calls.
     """
-    if exchange.header("sec-fetch-site") not in _OWN_PAGES:
+    if exchange.header("sec-fetch-site") not in _SAME_SITE:
         message = "sec-fetch-site: only this server's own page may call this path"
         raise refused(HTTPStatus.FORBIDDEN, message, "forbidden", "sec-fetch-site")
 

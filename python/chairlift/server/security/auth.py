@@ -141,9 +141,9 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> Handler | None:
         """Return the handler, or one that refuses: an unknown caller cannot list the methods."""
         if handler_call_details.method not in OPEN_METHODS:
-            own = self._authenticator
+            authenticator = self._authenticator
             is_admin = handler_call_details.method.startswith(ADMIN_METHODS)
-            check = own.check_administrator if is_admin else own.check
+            check = authenticator.check_administrator if is_admin else authenticator.check
             try:
                 check(handler_call_details.invocation_metadata or ())
             except RequestError as error:

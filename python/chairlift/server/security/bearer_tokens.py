@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from chairlift.api.errors import ConfigError
-from chairlift.server.security.reloaded import Gone, Reloaded, read_file
+from chairlift.server.security.reloaded import FileRemovedError, ReloadingFile, read_file
 
 _MIN_TOKEN_BYTES: Final = 16
 _TENANT: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
@@ -32,7 +32,9 @@ class BearerTokens:
             ConfigError: It cannot be read, is world-readable, or has a malformed line. The message
                 quotes nothing of it.
         """
-        self._tenants: Reloaded[_Entries] = Reloaded((path,), lambda: _read(path), if_gone={})
+        self._tenants: ReloadingFile[_Entries] = ReloadingFile(
+            (path,), lambda: _read(path), if_gone={}
+        )
 
     def tenant_of(self, token: bytes) -> str | None:
         """Return the tenant of a token; None if it is unknown.
@@ -63,7 +65,7 @@ def _read(path: Path) -> _Entries:
             raise ConfigError(message)
     if not entries:
         message = f"auth_tokens: {path} holds no token"
-        raise Gone(message)
+        raise FileRemovedError(message)
     return entries
 
 

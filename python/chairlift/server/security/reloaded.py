@@ -28,11 +28,11 @@ Value = TypeVar("Value")
 _Versions = tuple[tuple[int, ...] | None, ...]
 
 
-class Gone(ConfigError):
+class FileRemovedError(ConfigError):
     """A file is missing or empty: its former content is withdrawn."""
 
 
-class Reloaded(Generic[Value]):
+class ReloadingFile(Generic[Value]):
     """The value of the last well-formed files; safe to read from many threads.
 
     Files are replaced one after the other, so a change that cannot be read may be half a change:
@@ -53,7 +53,7 @@ class Reloaded(Generic[Value]):
         Args:
             paths: The files that `load` reads.
             load: Returns the value; raises `ConfigError` without content of the files in its
-                message, and `Gone` if they are empty.
+                message, and `FileRemovedError` if they are empty.
             if_gone: The value for files that are gone; None keeps the old value.
             clock: Returns seconds on the clock of the file system.
 
@@ -79,7 +79,7 @@ class Reloaded(Generic[Value]):
             if versions != self._versions or (self._error and now >= self._retry_at):
                 self._versions = versions
                 self._reload(now)
-            is_gone = isinstance(self._error, Gone)
+            is_gone = isinstance(self._error, FileRemovedError)
             # After a clock was set back, the time since is unknown.
             if is_gone and not 0 <= now - self._gone_since < GRACE_S:
                 self._withdraw()
@@ -98,7 +98,7 @@ class Reloaded(Generic[Value]):
     def _note(self, error: ConfigError, now: float) -> None:
         before, self._error = self._error, error
         self._retry_at = now + _RETRY_S
-        if isinstance(error, Gone) and not isinstance(before, Gone):
+        if isinstance(error, FileRemovedError) and not isinstance(before, FileRemovedError):
             self._gone_since = min(now, *(_changed_at(path) for path in self._paths))
         if str(error) != str(before) or now >= self._remind_at:
             self._remind_at = now + _REMIND_S
@@ -150,7 +150,7 @@ def read_file(path: Path, option: str, *, is_secret: bool = False) -> bytes:
         is_secret: Only its owner and group may open it.
 
     Raises:
-        Gone: The file does not exist.
+        FileRemovedError: The file does not exist.
         ConfigError: It cannot be read, or it is a secret that is world-readable.
     """
     try:
@@ -160,7 +160,8 @@ def read_file(path: Path, option: str, *, is_secret: bool = False) -> bytes:
     except OSError as error:
         reason = (error.strerror or "unknown error").lower()
         message = f"{option}: cannot read {path}: {reason}"
-        raise (Gone if isinstance(error, FileNotFoundError) else ConfigError)(message) from None
+        kind = FileRemovedError if isinstance(error, FileNotFoundError) else ConfigError
+        raise kind(message) from None
     if is_secret and stat.S_IMODE(mode) & stat.S_IRWXO:
         message = f"{option}: {path} is open to every user of this machine: chmod o-rwx"
         raise ConfigError(message)

@@ -11,7 +11,7 @@ import grpc
 
 from chairlift.api.errors import ConfigError
 from chairlift.server.config import ServerConfig
-from chairlift.server.security.reloaded import Reloaded, read_file
+from chairlift.server.security.reloaded import ReloadingFile, read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def server_credentials(config: ServerConfig) -> Any:
     files = _files(config)
     if files is None:
         return None
-    certificates = Reloaded(files.paths, files.load)
+    certificates = ReloadingFile(files.paths, files.load)
     first = certificates.current()
     return grpc.dynamic_ssl_server_credentials(
         first, certificates.current, require_client_authentication=files.client_ca is not None
@@ -88,7 +88,7 @@ def server_context(config: ServerConfig) -> ssl.SSLContext | None:
     files = _files(config)
     if files is None:
         return None
-    contexts = Reloaded(files.paths, files.context)
+    contexts = ReloadingFile(files.paths, files.context)
     first = contexts.current()
 
     def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Final
 
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.api.errors import ModelError, Reason, RequestError
 from chairlift.api.logs import fields
 from chairlift.engine.lora.types import MAX_TENANTS, AdapterInfo, AdapterState
@@ -43,7 +43,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 loaded; or there is no room for it.
         """
         administrator = self._server.authenticator.administrator(context)
-        at_most(request.tenants, "tenants", MAX_TENANTS)
+        check_count(request.tenants, "tenants", MAX_TENANTS)
         if not all(1 <= len(name.encode()) <= _MAX_TENANT_BYTES for name in request.tenants):
             raise bad("tenants", f"expected names of 1 to {_MAX_TENANT_BYTES} bytes")
         engine = self._server.gate.admit()

@@ -106,7 +106,7 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
             version=_core.__version__,
             state=_STATES[self._server.gate.phase],
             start_time=self._started_at,
-            device="cpu" if engine is None else engine.engine.place.device.type,
+            device="cpu" if engine is None else engine.engine.device.torch_device.type,
             kernels=_core.cpu_features(),
             batching=config.batching.value,
             max_num_seqs=config.max_num_seqs,
@@ -246,9 +246,9 @@ class ServerServicer(server_pb2_grpc.ServerServiceServicer):
 
         def work() -> "MemoryPlan":
             # Reads the configuration of a draft model.
-            return replan_memory(settings, engine.model_config, engine.place.free_bytes, **changes)[
-                0
-            ]
+            return replan_memory(
+                settings, engine.model_config, engine.device.free_bytes, **changes
+            )[0]
 
         tenant = self._server.authenticator.tenant(context)
         try:

@@ -158,7 +158,7 @@ class StepFeeds:
             num_waiting=record.num_waiting,
             times=pb.StepTimes(**{k: duration(v) for k, v in _parts(record.times)}),
             num_preempted=len(record.done.preempted),
-            preempted_handles=self._own(record.done.preempted, tenant),
+            preempted_handles=self._of_tenant(record.done.preempted, tenant),
         )
         done = record.done
         columns = zip(
@@ -185,7 +185,7 @@ class StepFeeds:
         encoded: bytes = pb.WatchStepsResponse(steps=[step]).SerializeToString()
         return encoded
 
-    def _own(self, engine_ids: list[int], tenant: str | None) -> list[str]:
+    def _of_tenant(self, engine_ids: list[int], tenant: str | None) -> list[str]:
         """Return the handles of a tenant's requests among some."""
         names = [self._live.names(engine_id) for engine_id in engine_ids]
         return [name.handle for name in names if name is not None and name.tenant == tenant]

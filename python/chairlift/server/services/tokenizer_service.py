@@ -7,7 +7,7 @@ bounds (`engine/prepare/text_queue.py`).
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.api.sizes import memory
 from chairlift.engine.prepare.text_queue import caller
 from chairlift.server.calls.context import ServerContext
@@ -49,7 +49,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> pb.DetokenizeResponse:
         """Convert token ids to text."""
         engine = self._engine(request.model)
-        at_most(request.token_ids, "token_ids", engine.engine.text_limits.max_ids)
+        check_count(request.token_ids, "token_ids", engine.engine.text_limits.max_ids)
         vocab_size = engine.engine.model_config.spec.vocab_size
         tokenizer, ids = engine.engine.tokenizer, list(request.token_ids)
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True

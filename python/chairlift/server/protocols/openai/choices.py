@@ -230,7 +230,7 @@ class ChoicesStream:
     ) -> None:
         """Prepare what all chunks have in common."""
         self._form = form
-        self._asked = usage
+        self._usage_options = usage
         self._usage = UsageSum()
         self._num_prompt_tokens = [0] * num_choices
         self._num_tokens = [0] * num_choices
@@ -256,7 +256,7 @@ class ChoicesStream:
 
     def _tail(self, number: int) -> bytes:
         """Return the end of a chunk of an answer."""
-        if not self._asked.in_chunks:
+        if not self._usage_options.in_chunks:
             return self._plain_tail
         prompt, output = self._num_prompt_tokens[number], self._num_tokens[number]
         counts = b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
@@ -264,7 +264,9 @@ class ChoicesStream:
 
     def _end(self, number: int) -> bytes:
         """Return the end of a chunk that is not the last of its answer."""
-        return _UNFINISHED + self._tail(number) if self._asked.in_chunks else self._plain_end
+        return (
+            _UNFINISHED + self._tail(number) if self._usage_options.in_chunks else self._plain_end
+        )
 
     def accepted(self, number: int, num_prompt_tokens: int) -> None:
         """Note the length of the prompt of an answer."""
@@ -346,7 +348,7 @@ class ChoicesStream:
 
     def end(self) -> list[bytes]:
         """Encode the usage, if it was asked for, and the end."""
-        if not self._asked.at_end:
+        if not self._usage_options.at_end:
             return [DONE]
         usage = self._head + b'],"usage":' + to_json(self._usage.object()) + b"}\n\n"
         return [usage, DONE]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from chairlift.api import types
-from chairlift.api.checks import at_most, bad, is_list
+from chairlift.api.checks import bad, check_count, is_list
 from chairlift.server.protocols.names import Names
 from chairlift.server.protocols.openai import parts, rules
 from chairlift.server.protocols.openai.choices import ChoicesAnswer, ChoicesStream, Form
@@ -55,7 +55,8 @@ def completions_job(value: Any, served: Sequence[str], texts: TokenTexts, tenant
     }
     prompts = _prompts(body.take("prompt"))
     if is_list(sampling.allowed_token_ids):
-        at_most(sampling.allowed_token_ids, "allowed_token_ids", MAX_REPEATED_IDS // len(prompts))
+        limit = MAX_REPEATED_IDS // len(prompts)
+        check_count(sampling.allowed_token_ids, "allowed_token_ids", limit)
     requests = [types.Request(prompt=prompt, **common) for prompt in prompts]
     body.end()
     form = functools.partial(
@@ -106,7 +107,7 @@ def _prompts(value: Any) -> list[Any]:
         raise bad("prompt", expected, value)
     if not isinstance(value[0], str | list):
         return [value]
-    at_most(value, "prompt", MAX_PROMPTS)
+    check_count(value, "prompt", MAX_PROMPTS)
     for prompt in value:
         if not isinstance(prompt, str | list):
             raise bad("prompt", expected, prompt)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chairlift.api.checks import at_most, bad, flag
+from chairlift.api.checks import bad, check_count, flag
 from chairlift.api.errors import Reason, RequestError, echo
 
 
@@ -82,10 +82,10 @@ class Fields:
             raise bad(self.path_of(name), "a list", value)
         return value
 
-    def objects(self, name: str, most: int) -> "Iterator[Fields]":
-        """Yield the objects of a list; a longer one than `most` is refused before any."""
+    def objects(self, name: str, limit: int) -> "Iterator[Fields]":
+        """Yield the objects of a list; a longer one than `limit` is refused before any."""
         values = self.items(name)
-        at_most(values, self.path_of(name), most)
+        check_count(values, self.path_of(name), limit)
         for i, value in enumerate(values):
             yield Fields(value, f"{self.path_of(name)}[{i}]")
 

@@ -36,12 +36,10 @@ def response_format(body: Fields, text_format: Fields | None) -> tuple[Constrain
     return _one_of(body, text_format, is_flat=True)
 
 
-def _one_of(
-    body: Fields, asked: Fields | None, *, is_flat: bool
-) -> tuple[Constraint | None, Names]:
+def _one_of(body: Fields, form: Fields | None, *, is_flat: bool) -> tuple[Constraint | None, Names]:
     found: list[tuple[Constraint, Names]] = []
-    if asked is not None:
-        found += _format(asked, is_flat=is_flat)
+    if form is not None:
+        found += _format(form, is_flat=is_flat)
     for name in ("json", "regex", "choice", "grammar"):
         value = body.take(f"guided_{name}")
         if value is not None:
@@ -60,14 +58,14 @@ def _one_of(
     return found[0] if found else (None, {})
 
 
-def _format(asked: Fields, *, is_flat: bool) -> list[tuple[Constraint, Names]]:
-    kind = asked.take("type")
+def _format(form: Fields, *, is_flat: bool) -> list[tuple[Constraint, Names]]:
+    kind = form.take("type")
     if kind not in _TYPES:
-        raise unsupported(asked.path_of("type"), f"expected {', '.join(map(repr, _TYPES))}")
+        raise unsupported(form.path_of("type"), f"expected {', '.join(map(repr, _TYPES))}")
     if kind == "json_schema":
-        schema = asked if is_flat else asked.part("json_schema")
+        schema = form if is_flat else form.part("json_schema")
         if schema is None:
-            raise bad(asked.path_of("json_schema"), "an object", None)
+            raise bad(form.path_of("json_schema"), "an object", None)
         schema.text("name")
         schema.drop("description")
         # Every schema is kept to.
@@ -76,12 +74,12 @@ def _format(asked: Fields, *, is_flat: bool) -> list[tuple[Constraint, Names]]:
         if not isinstance(value, dict | bool):
             raise bad(path, "a JSON schema", value)
         schema.end()
-        asked.end()
+        form.end()
         return [(Constraint(json_schema=_text(value)), _names("json_schema", path))]
-    asked.end()
+    form.end()
     if kind == "text":
         return []
-    return [(Constraint(json_object=True), _names("json_object", asked.path))]
+    return [(Constraint(json_object=True), _names("json_object", form.path))]
 
 
 def _text(schema: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from chairlift.api import types
 from chairlift.api.chats import MAX_CALLS
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.api.errors import echo
 from chairlift.engine.prepare.text_queue import MAX_MESSAGES
 from chairlift.server.protocols.openai.fields import Fields, unsupported
@@ -84,7 +84,7 @@ def input_messages(items: list[Any]) -> Input:
     Raises:
         RequestError: With the path of the field that is wrong or not supported.
     """
-    at_most(items, "input", MAX_ITEMS)
+    check_count(items, "input", MAX_ITEMS)
     turns: list[_Turn] = []
     tools: list[PathOfTool] = []
     for i, value in enumerate(items):
@@ -96,7 +96,7 @@ def input_messages(items: list[Any]) -> Input:
         for turn in _turns(item, kind):
             if turns and turns[-1].takes(turn):
                 turns[-1].add(turn)
-                at_most(turns[-1].calls, item.path, MAX_CALLS)
+                check_count(turns[-1].calls, item.path, MAX_CALLS)
             else:
                 turns.append(turn)
     # Reasoning that no turn followed holds nothing for the model.
@@ -154,7 +154,7 @@ def _custom_call(item: Fields) -> types.ToolCall:
     return types.ToolCall(item.text("call_id"), item.text("name"), {"input": item.text("input")})
 
 
-def _own_call(name: str, member: str) -> Callable[[Fields], types.ToolCall]:
+def _api_call(name: str, member: str) -> Callable[[Fields], types.ToolCall]:
     """Return what makes a call of the API's own tool, whose member has the arguments."""
 
     def call(item: Fields) -> types.ToolCall:
@@ -175,9 +175,9 @@ def _object(value: object, path: str) -> dict[str, Any]:
 _CALLS: Final = {
     "function_call": _function_call,
     "custom_tool_call": _custom_call,
-    "local_shell_call": _own_call("local_shell", "action"),
-    "shell_call": _own_call("shell", "action"),
-    "apply_patch_call": _own_call("apply_patch", "operation"),
+    "local_shell_call": _api_call("local_shell", "action"),
+    "shell_call": _api_call("shell", "action"),
+    "apply_patch_call": _api_call("apply_patch", "operation"),
 }
 
 

@@ -11,7 +11,7 @@ from chairlift.v1 import generation_pb2 as pb
 if TYPE_CHECKING:
     from chairlift.text.token_table import Pieces
 
-_LEAST: Final = -9999.0
+_MIN_LOGPROB: Final = -9999.0
 """JSON has no infinity; the API's own number for a token that cannot be."""
 
 
@@ -86,7 +86,7 @@ class TokenTexts:
 
 def number(logprob: float) -> bytes:
     """Return a log probability as JSON."""
-    return b"%r" % max(logprob, _LEAST)
+    return b"%r" % max(logprob, _MIN_LOGPROB)
 
 
 def candidates_of(given: pb.Logprobs) -> list[list[tuple[int, float]]]:
@@ -96,7 +96,7 @@ def candidates_of(given: pb.Logprobs) -> list[list[tuple[int, float]]]:
     return [pairs[i * num : (i + 1) * num] for i in range(len(given.logprobs))]
 
 
-class _Place:
+class _TextOffset:
     """Where the tokens of a text begin, in characters; it decodes as the scheduler does."""
 
     def __init__(self, texts: TokenTexts, *, skip_special: bool, offset: int) -> None:
@@ -173,11 +173,11 @@ class LegacyLogprobs:
             offset: Characters before it.
         """
         self._texts = texts
-        self._place = _Place(texts, skip_special=skip_special, offset=offset)
+        self._offset = _TextOffset(texts, skip_special=skip_special, offset=offset)
 
     def end(self) -> int:
         """Return how many characters there are, where no token follows."""
-        return self._place.end()
+        return self._offset.end()
 
     def add(self, tokens: pb.Tokens | pb.Prompt) -> tuple[bytes, bytes, bytes, bytes]:
         """Return the runs of the next tokens; the first one of a prompt has no probability.
@@ -186,7 +186,7 @@ class LegacyLogprobs:
             Names, log probabilities, candidates and offsets.
         """
         names = [self._texts.name_of(token_id) for token_id in tokens.token_ids]
-        offsets = [b"%d" % self._place.next(token_id) for token_id in tokens.token_ids]
+        offsets = [b"%d" % self._offset.next(token_id) for token_id in tokens.token_ids]
         logprobs = [number(logprob) for logprob in tokens.logprobs.logprobs]
         without = [b"null"] * (len(names) - len(logprobs))
         chosen = zip(names[len(without) :], logprobs, strict=True)

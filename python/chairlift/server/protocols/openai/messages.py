@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from chairlift.api import types
-from chairlift.api.checks import at_most, bad
+from chairlift.api.checks import bad, check_count
 from chairlift.api.errors import Reason, RequestError
 from chairlift.engine.prepare.text_queue import MAX_MESSAGES
 from chairlift.server.protocols.openai.fields import Fields, unsupported
@@ -76,7 +76,7 @@ def text_of(fields: Fields, name: str) -> str:
     path = fields.path_of(name)
     if not isinstance(value, list):
         raise bad(path, "text or a list of parts", value)
-    at_most(value, path, MAX_MESSAGES)
+    check_count(value, path, MAX_MESSAGES)
     return "".join(_part(part, f"{path}[{i}]") for i, part in enumerate(value))
 
 

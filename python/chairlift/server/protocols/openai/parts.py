@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from chairlift.api import types
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
 from chairlift.server.convert.messages import OutputOptions, check_model
 from chairlift.server.protocols.openai.fields import Fields, unsupported
@@ -61,7 +61,7 @@ def _biases(biases: Any) -> Any:
     """Return biases by token id: JSON has texts as names; the engine refuses what is no number."""
     if not isinstance(biases, dict):
         return biases
-    at_most(biases, "logit_bias", MAX_LOGIT_BIASES)
+    check_count(biases, "logit_bias", MAX_LOGIT_BIASES)
     return {int(name) if _ID.fullmatch(name) else name: bias for name, bias in biases.items()}
 
 

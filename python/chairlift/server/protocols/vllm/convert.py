@@ -7,7 +7,7 @@ in the model's own defaults, which `GetModelInfo` tells it.
 from typing import Final
 
 from chairlift.api import types
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.api.constraints import MAX_CHOICES
 from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
 from chairlift.engine.prepare.stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
@@ -147,7 +147,7 @@ def _constraint(params: vllm.SamplingParams) -> types.Constraint | None:
         case "choice":
             if not params.choice.choices:
                 raise bad("sampling_params.choice.choices", "expected at least one, got none")
-            at_most(params.choice.choices, "sampling_params.choice.choices", MAX_CHOICES)
+            check_count(params.choice.choices, "sampling_params.choice.choices", MAX_CHOICES)
             return types.Constraint(choices=tuple(params.choice.choices))
         case _:
             return None
@@ -166,7 +166,7 @@ def _truncate(params: vllm.SamplingParams, limits: TextLimits) -> int | None:
 
 
 def _sampling(params: vllm.SamplingParams) -> types.Sampling:
-    at_most(params.logit_bias, "sampling_params.logit_bias", MAX_LOGIT_BIASES)
+    check_count(params.logit_bias, "sampling_params.logit_bias", MAX_LOGIT_BIASES)
     seed = optional(params, "seed", None)
     return types.Sampling(
         temperature=optional(params, "temperature", 1.0),
@@ -184,8 +184,8 @@ def _sampling(params: vllm.SamplingParams) -> types.Sampling:
 
 
 def _stopping(params: vllm.SamplingParams) -> types.Stopping:
-    at_most(params.stop, "sampling_params.stop", MAX_STOP_STRINGS)
-    at_most(params.stop_token_ids, "sampling_params.stop_token_ids", MAX_STOP_TOKEN_IDS)
+    check_count(params.stop, "sampling_params.stop", MAX_STOP_STRINGS)
+    check_count(params.stop_token_ids, "sampling_params.stop_token_ids", MAX_STOP_TOKEN_IDS)
     return types.Stopping(
         max_tokens=optional(params, "max_tokens", None),
         min_tokens=params.min_tokens,

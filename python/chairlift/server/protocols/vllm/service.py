@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from chairlift import _core
-from chairlift.api.checks import at_most
+from chairlift.api.checks import check_count
 from chairlift.api.config import EngineConfig
 from chairlift.api.errors import Reason, RequestError
 from chairlift.server.calls.context import ServerContext
@@ -66,7 +66,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         self, request: vllm.AbortRequest, context: ServicerContext
     ) -> vllm.AbortResponse:
         """End live requests of the caller's tenant, of any connection."""
-        at_most(request.request_ids, "request_ids", MAX_ABORTED)
+        check_count(request.request_ids, "request_ids", MAX_ABORTED)
         engine = self._server.gate.engine()
         tenant = self._server.authenticator.tenant(context)
         for live in self._server.live.labelled(tenant, frozenset(request.request_ids)):
@@ -167,10 +167,10 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         limits = self._server.gate.admit().engine.text_limits
         tenant = self._server.authenticator.tenant(context)
         try:
-            asked = to_embedding(request, tenant=tenant, limits=limits)
+            converted = to_embedding(request, tenant=tenant, limits=limits)
             (pooled,) = await pool(
                 self._server,
-                [asked],
+                [converted],
                 tenant=tenant,
                 connection=context.peer(),
                 time_remaining=context.time_remaining,
