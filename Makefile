@@ -231,6 +231,10 @@ check-client-wheel: setup ## Build the wheel of chairlift-client, install it alo
 check-gateways: setup ## The real smg gateway before two servers, and Triton's client, in environments of their own
 	@$(BIN)/python -m tests.clients.gateways $(TOOLS)
 
+.PHONY: check-page
+check-page: setup ## The live page in Chromium: every state, size and scheme, axe, keys, the playground (CHECKS="looks sends_prompts"; needs Chromium, Node.js)
+	@$(BIN)/python -m tests.page $(TOOLS) $(CHECKS)
+
 .PHONY: check-constraints
 check-constraints: setup ## Grammars of 3,000 random JSON schemas, judged by jsonschema; answers to 1,000, by MODELS="demo smollm2": all are valid, and few are cut
 	@$(BIN)/python -m tests.constraints $(MODELS)

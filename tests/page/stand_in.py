@@ -165,11 +165,13 @@ class StandIn:
         self.files = static_files()
         self.num_feeds = 0
         self.cancelled: set[str] = set()
+        self.query: dict[str, str] = {}
+        """Of the last feed."""
         routes = [
             Route("/page/feed", self.feed),
             Route("/page/runs", self.runs, methods=["POST"]),
             Route("/page/runs/{handle}/cancel", self.cancel, methods=["POST"]),
-            Route("/health", self.health),
+            Route("/scene", self.change, methods=["POST"]),
             *[Route(path, self.static) for path in self.files],
         ]
         self.app = Starlette(routes=routes)
@@ -179,9 +181,10 @@ class StandIn:
         headers = dict(_FILE_HEADERS) | {"content-type": file.content_type}
         return Response(file.body, headers=headers)
 
-    async def health(self, _request: Request) -> Response:
-        text = "loading the model: 2.1 of 4.3 GB"
-        return JSONResponse({"status": text}, status_code=503)
+    async def change(self, request: Request) -> Response:
+        for name, value in (await request.json()).items():
+            setattr(self.scene, name, value)
+        return JSONResponse({"num_feeds": self.num_feeds, "query": self.query})
 
     def refusal(self, request: Request) -> Response | None:
         scene = self.scene
@@ -189,7 +192,9 @@ class StandIn:
         if scene.token and token != f"Bearer {scene.token}":
             return JSONResponse({"error": {"message": "a token is needed"}}, status_code=401)
         if scene.status != 200:
-            return JSONResponse({"error": {"message": "not now"}}, status_code=scene.status)
+            return JSONResponse(
+                {"error": {"message": "the model is still loading"}}, status_code=scene.status
+            )
         return None
 
     async def feed(self, request: Request) -> Response:
@@ -197,7 +202,7 @@ class StandIn:
         if refused or self.scene.is_lost:
             return refused or Response(status_code=502)
         self.num_feeds += 1
-        query = request.query_params
+        self.query = query = dict(request.query_params)
         first, num = int(query.get("first_row", 0)), int(query.get("num_rows", 64))
         return StreamingResponse(self.events(first, num), media_type="text/event-stream")
 
@@ -317,7 +322,9 @@ class StandIn:
     async def answers(self, requests: list[dict]) -> AsyncIterator[str]:
         for i, request in enumerate(requests):
             yield event("accepted", {"id": request["id"], "handle": f"h-{i + 1}", "request_id": ""})
-        lengths = [min(r["max_tokens"], 8 + 9 * i) for i, r in enumerate(requests)]
+        # Short ones end one after the other; longer ones last until they are cancelled.
+        limits = [request["max_tokens"] for request in requests]
+        lengths = [most if most > 64 else 8 + 9 * i for i, most in enumerate(limits)]
         for n in range(max(lengths)):
             await asyncio.sleep(0.03)
             for i, request in enumerate(requests):
@@ -332,7 +339,7 @@ class StandIn:
                         yield event("finished", self.finished(request["id"], "stop", n + 1))
 
     def finished(self, name: str, reason: str, n: int) -> dict:
-        usage = {"prompt_tokens": 9, "completion_tokens": n, "total_tokens": n + 9}
+        usage = {"prompt_tokens": 9, "cached_tokens": 0, "output_tokens": n}
         itl = [30.2] * max(0, n - 1)
         return {"id": name, "reason": reason, "usage": usage, "ttft_ms": 31.0, "itl_ms": itl}
 
@@ -342,10 +349,10 @@ class StandIn:
 
 
 @contextlib.contextmanager
-def serving(scene: Scene, port: int = 0) -> Iterator[tuple[str, StandIn]]:
+def serving(scene: Scene) -> Iterator[tuple[str, StandIn]]:
     """Serve a scene on a thread; yield its URL and the stand-in."""
     stand_in = StandIn(scene)
-    config = uvicorn.Config(stand_in.app, port=port, log_level="error", ws="none", lifespan="off")
+    config = uvicorn.Config(stand_in.app, port=0, log_level="error", ws="none", lifespan="off")
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -376,13 +383,16 @@ SCENES: dict[str, Scene] = {
     "all-tenants": Scene(num_rows=32, tenants=4, others=0, num_waiting=140),
     "markup": Scene(names="<img src=x onerror=alert(1)>", model="<b>'model'</b>", num_waiting=5),
     "read-only": Scene(may_run=False),
+    "restarted": Scene(),
 }
 
 
 def main() -> None:
-    with serving(SCENES[sys.argv[1]], int(sys.argv[2])) as (url, _):
-        print(url, flush=True)
-        threading.Event().wait()
+    with contextlib.ExitStack() as stack:
+        for name in sys.argv[1:] or SCENES:
+            url, _ = stack.enter_context(serving(SCENES[name]))
+            print(name, url, flush=True)
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ import { Feed, hasToken, setToken } from './feed.js';
 import { Play } from './play.js';
 import { causes, showQueue } from './queue.js';
 import { Rows, drawBands } from './rows.js';
-import { $, el, fill, num, say, span, themes, time } from './theme.js';
+import { $, el, fill, keep, num, say, span, themes, time } from './theme.js';
 
-const WORDS = { connecting: 'connecting', open: 'connected', lost: 'disconnected', loading: 'model loads', refused: 'refused', token: 'token needed' };
+const WORDS = { connecting: 'connecting', open: 'connected', lost: 'disconnected', loading: 'not ready', refused: 'refused', token: 'token needed' };
 const phone = matchMedia('(max-width: 639px)'), calm = matchMedia('(prefers-reduced-motion: reduce)');
-const body = document.body, rows = new Rows(), play = new Play(placeOf), feed = new Feed(take, follow);
+const body = document.body, hint = $('cell').textContent, rows = new Rows(), play = new Play(placeOf), feed = new Feed(take, follow);
 /** @type {Hello | null} */
 let hello = null;
 /** @type {Load | null} */
@@ -63,7 +63,7 @@ function take(name, data) {
     if (n) worked = heard;
     sampled += data.num_sampled.reduce((a, b) => a + b, 0);
     // A pause is half a minute at most: what comes later is drawn as steps that are not shown.
-    if (paused) held.length < 300 && held.push(data);
+    if (paused) held.push(data), held.splice(300);
     else rows.add(data), (bands = data.bands ?? bands);
     if (n) play.draw();
     dirty = true;
@@ -81,7 +81,7 @@ function greet(data) {
     rows.clear();
     load = queue = null;
     for (const id in tiles) tiles[id].past = [];
-    say('The server was restarted', true);
+    reason = 'restarted';
   }
   const { server, model } = (hello = play.hello = data);
   rows.numbers.clear();
@@ -96,7 +96,7 @@ function greet(data) {
 function follow(next, text) {
   if (next === 'token' && hasToken()) text = 'The server refused this token.';
   if (next !== state && !(next === 'open' && state === 'connecting')) {
-    say(WORDS[next], true);
+    say(reason === 'restarted' ? 'the server was restarted' : WORDS[next], true);
   }
   reason = next === 'open' ? '' : text || reason;
   const asked = next === 'token';
@@ -120,7 +120,7 @@ function showState() {
   const why = { draining: 'the server ends', slow_reader: 'this browser read too slowly' }[reason] ?? reason;
   $('notice').textContent = live ? (draining ? 'The server finishes its requests and takes no new ones.' : '')
     : state === 'lost' ? `${hello ? `Disconnected: the figures are ${span(age)} old.` : 'The server does not answer.'}${why ? ` (${why})` : ''} This page connects again by itself.`
-    : state === 'loading' ? `The model loads. ${why}` : state === 'refused' ? `The server refused: ${why}` : state === 'token' ? why : '';
+    : state === 'loading' ? `The server is not ready: ${why}` : state === 'refused' ? `The server refused: ${why}` : state === 'token' ? why : '';
   $('notice').hidden = !$('notice').textContent;
   play.allow(!live ? 'The server cannot be reached now.' : draining ? 'The server takes no new requests.' : hello?.caller.may_run ? '' : 'This caller may not send requests.');
   $('empty').hidden = !live || !load || !!(rows.head || held.length || play.running || load.num_running || load.num_waiting);
@@ -177,10 +177,10 @@ function draw() {
 }
 
 function showCell(aloud = false) {
-  $('cell').textContent = rows.describe() || 'Point at a cell, or move over the rows with the arrow keys.';
+  $('cell').textContent = rows.describe() || hint;
   if (aloud) say($('cell').textContent, true);
   dirty = true;
-  if (paused || aloud) draw();
+  if (paused || aloud || calm.matches) draw();
 }
 
 const press = (id, on) => $(id).setAttribute('aria-pressed', String(on));
@@ -209,8 +209,8 @@ const toggles = {
 };
 Object.entries(toggles).forEach(([id, act]) => ($(id).onclick = act));
 
-$('keys').checked = localStorage.getItem('chairlift.keys') !== 'off';
-$('keys').onchange = () => localStorage.setItem('chairlift.keys', $('keys').checked ? 'on' : 'off');
+$('keys').checked = keep('chairlift.keys') !== 'off';
+$('keys').onchange = () => keep('chairlift.keys', $('keys').checked ? 'on' : 'off');
 document.addEventListener('keydown', (event) => {
   /** @type {any} */
   const at = event.target;

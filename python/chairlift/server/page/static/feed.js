@@ -1,12 +1,13 @@
 /** The feed: server-sent events over `fetch`, which can send a token as `EventSource` cannot. */
 
-const KEY = 'chairlift.token', SILENCE_MS = 15000, MAX_EVENT = 8 << 20;
-let token = sessionStorage.getItem(KEY) ?? '';
+import { keep } from './theme.js';
 
-export function setToken(text, keep) {
+const KEY = 'chairlift.token', SILENCE_MS = 15000, MAX_EVENT = 8 << 20;
+let token = keep(KEY, null, 'sessionStorage');
+
+export function setToken(text, isKept) {
   token = text;
-  if (keep) sessionStorage.setItem(KEY, text);
-  else sessionStorage.removeItem(KEY);
+  keep(KEY, isKept ? text : '', 'sessionStorage');
 }
 export const hasToken = () => !!token;
 /** @returns {HeadersInit} */
@@ -17,7 +18,7 @@ export async function refusal(response) {
   const text = (await response.text().catch(() => '')).slice(0, 2000);
   try {
     const body = JSON.parse(text);
-    return String(body.error?.message ?? body.message ?? body.status ?? text);
+    return String(body.error?.message ?? text);
   } catch {
     return text || `HTTP ${response.status}`;
   }
@@ -87,8 +88,6 @@ export class Feed {
           const { status } = response;
           state = status === 401 ? 'token' : status === 503 ? 'loading' : status < 500 && status !== 429 ? 'refused' : 'lost';
           text = await refusal(response);
-          // What a start has read of the weights is said by the probe, which is open.
-          if (state === 'loading') text = await fetch('/health').then(refusal, () => text);
         }
       } catch (error) {
         // A fault of the page itself is no lost connection.

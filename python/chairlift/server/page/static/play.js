@@ -57,8 +57,8 @@ export class Play {
     const batch = prompts.map(([prompt]) => this.answer(prompt, String(this.next++)));
     const requests = prompts.map(([prompt, most], i) => this.body(prompt, most, batch[i].id));
     this.note('');
-    $('answers').replaceChildren(...batch.map((a) => a.node));
     this.answers = [...this.answers.filter((a) => !a.end), ...batch];
+    $('answers').replaceChildren(...this.answers.map((a) => a.node));
     const byId = new Map(batch.map((a) => [a.id, a])), abort = new AbortController();
     this.open.add(abort);
     $('cancelAll').hidden = false;
@@ -104,13 +104,13 @@ export class Play {
     if (name === 'accepted') (a.handle = data.handle), (a.cancel.disabled = false);
     else if (name === 'tokens') {
       a.ttft ??= performance.now() - a.started;
-      a.out += data.text;
+      a.out += (data.reasoning ?? '') + data.text;
       a.n += data.num_tokens;
     } else if (name === 'finished') {
       a.end = data.reason;
       a.ttft = data.ttft_ms ?? a.ttft;
       a.itl = data.itl_ms ?? [];
-      a.n = data.usage?.completion_tokens ?? a.n;
+      a.n = data.usage?.output_tokens ?? a.n;
     } else if (name === 'failed') a.end = `${data.code}: ${data.message}`;
     // Reading needs no more than ten updates a second.
     this.timer ||= window.setTimeout(() => this.draw(), 100);

@@ -135,9 +135,10 @@ export class Rows {
       c.fillStyle = css('--edge');
       if (h > 5) for (const line of [y, y + h - 2]) c.fillRect(x, line, wide, 1);
       if (s.work !== 2) continue;
+      const r = clamp(h / 3, 1.2, 3.5);
       c.fillStyle = ink(s.no);
       c.beginPath();
-      c.arc(x + wide / 2, y + (h - 1) / 2, clamp(h / 3, 1.2, 3.5), 0, 7);
+      c.arc(x + wide - r, y + (h - 1) / 2, r, 0, 7);
       c.fill();
     }
     if (h >= 11) this.drawNumbers(c, visible);

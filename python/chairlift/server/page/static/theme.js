@@ -109,22 +109,32 @@ export function say(text, must = false) {
   $('status').textContent = text;
 }
 
+/** Read, write or, if `value` is empty, remove what the browser keeps. @param {string | null} [value] */
+export function keep(key, value = null, where = 'localStorage') {
+  try {
+    if (value) window[where].setItem(key, value);
+    else if (value === '') window[where].removeItem(key);
+    return window[where].getItem(key) ?? '';
+  } catch {
+    return value ?? '';
+  }
+}
+
 const THEMES = ['system', 'light', 'dark'];
 /** Let the button change the theme; `changed` draws again. */
 export function themes(changed) {
   const media = ['(prefers-color-scheme: dark)', '(forced-colors: active)'].map((q) => matchMedia(q));
   const renew = () => (known.clear(), changed());
+  let now = keep('chairlift.theme') || 'system';
   const show = (name) => {
     document.documentElement.style.colorScheme = name === 'system' ? 'light dark' : name;
     $('theme').textContent = `Theme: ${name}`;
     renew();
   };
-  const stored = () => localStorage.getItem('chairlift.theme') ?? 'system';
   media.forEach((m) => m.addEventListener('change', renew));
   $('theme').onclick = () => {
-    const next = THEMES[(THEMES.indexOf(stored()) + 1) % 3];
-    localStorage.setItem('chairlift.theme', next);
-    show(next);
+    now = THEMES[(THEMES.indexOf(now) + 1) % 3];
+    show(keep('chairlift.theme', now));
   };
-  show(THEMES.includes(stored()) ? stored() : 'system');
+  show(now);
 }
