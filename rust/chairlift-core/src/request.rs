@@ -237,6 +237,11 @@ impl Request {
         self.is_running() && self.in_flight == 0 && self.is_suspended() && self.parent.is_none()
     }
 
+    /// It may yield to another tenant: it went on since it lost its row, if it did.
+    pub(crate) fn has_progress(&self) -> bool {
+        self.tokens.len() >= self.yields_from
+    }
+
     /// Rows that it takes: its own, and those of its siblings while they wait for it.
     pub(crate) fn num_rows(&self) -> usize {
         1 + self.num_siblings

@@ -23,7 +23,9 @@ pub(crate) struct Before {
     pub(crate) has_preempted: bool,
     /// Requests that were preempted for one of a tenant below its share, as far as the world can tell.
     pub(crate) yielded: Vec<usize>,
-    pub(crate) has_yielded: bool,
+    pub(crate) num_yielded: usize,
+    /// Blocks that the preempted requests had, at most.
+    pub(crate) num_released: usize,
     /// How many rows each tenant had before any was taken away.
     pub(crate) rows_held: RowUsage,
     /// How many rows each tenant had.
@@ -49,14 +51,31 @@ impl Before {
 }
 
 impl World {
-    /// Notes which requests have lost their row to a call of `schedule`.
-    pub(crate) fn note_preempted(&mut self) {
+    /// Notes which requests have lost their row to a call of `schedule`, before which so many preemptions were counted.
+    ///
+    /// A sibling that loses its row while its parent has one parts from it, and so does one that is counted apart from it.
+    pub(crate) fn note_preempted(&mut self, num_before: u64) {
         let held = self.scheduler.running();
         let held: HashSet<_> = held.map(|(slot, _)| self.by_slot[slot as usize]).collect();
         let lost = self.running.iter().filter(|index| !held.contains(index));
         let known = &self.attempt.preempted;
-        let lost: Vec<_> = lost.filter(|index| !known.contains(index)).collect();
+        let lost = lost.copied().filter(|index| !known.contains(index));
+        let lost: Vec<_> = lost.collect();
+        let parent = |index: usize| index - self.clients[index].index;
+        let siblings = lost.iter().copied();
+        let siblings = siblings.filter(|&index| self.clients[index].waits_for_parent);
+        let (beside, mut parted): (Vec<_>, Vec<_>) =
+            siblings.partition(|&index| lost.contains(&parent(index)));
+        let num_counted = (self.scheduler.load().num_preemptions - num_before) as usize;
+        let num_apart = (num_counted + beside.len()).saturating_sub(lost.len());
+        // The youngest yield first.
+        parted.extend(beside.iter().rev().take(num_apart));
         self.attempt.preempted.extend(lost);
+        for index in parted {
+            // It computes its prompt itself.
+            self.clients[index].waits_for_parent = false;
+            self.tally.saw(Sight::Parted);
+        }
     }
 
     /// The requests that have lost their row since the last plan, and have not ended since.
@@ -89,20 +108,18 @@ impl World {
         let suspended: Vec<_> = self.running.iter().copied().filter(is_idle).collect();
         let (mut victims, mut preempted_idle, mut siblings) = (0, Vec::new(), Vec::new());
         let rows_held = self.row_usage();
+        let order = self.running.clone();
         let preempted = self.preempted();
+        let lacks_none = |index: &usize| self.lacks_no_block(*index);
+        let spared: Vec<_> = preempted.iter().copied().filter(lacks_none).collect();
         // In which order they went is not known: what there is room for together may be in host memory for certain.
         let held = preempted
             .iter()
             .map(|&index| self.num_held(&self.clients[index]));
+        let num_released = held.sum::<usize>();
         let has_room =
-            self.most_host_blocks() + held.sum::<usize>() <= self.scenario.config.num_host_blocks;
+            self.most_host_blocks() + num_released <= self.scenario.config.num_host_blocks;
         for &owner in &preempted {
-            let parent = owner - self.clients[owner].index;
-            if self.clients[owner].waits_for_parent && !preempted.contains(&parent) {
-                // It computes its prompt itself.
-                self.clients[owner].waits_for_parent = false;
-                self.tally.saw(Sight::Parted);
-            }
             if self.clients[owner].waits_for_parent {
                 self.clients[owner].preempt();
                 self.running.retain(|&other| other != owner);
@@ -134,13 +151,16 @@ impl World {
             preempted_idle,
             has_preempted: victims > 0,
             yielded: Vec::new(),
-            has_yielded: false,
+            num_yielded: 0,
+            num_released,
             rows_held,
             row_usage: self.row_usage(),
             newcomers: Vec::new(),
         };
         before.yielded = self.yielded(&before, &preempted, victims);
-        before.has_yielded = !before.yielded.is_empty();
+        before.num_yielded = before.yielded.len();
+        self.check_victims(&before, &order, &preempted)?;
+        self.check_preempting(&before, view, &preempted, &spared)?;
         let mut num_joining = 0;
         let mut joined = Vec::new();
         for assigned in view.assigned {
@@ -230,7 +250,7 @@ impl World {
         }
         ensure!(
             !before.has_preempted
-                || before.has_yielded
+                || before.num_yielded > 0
                 || self.attempt.is_repeated
                 || self.attempt.is_unsettled,
             "#{label} is admitted in a step that preempts"
@@ -334,7 +354,7 @@ impl World {
         if let Some(&index) = stays {
             let label = self.clients[index].label;
             ensure!(
-                !before.has_preempted,
+                !before.has_preempted || before.num_yielded > 0 && !self.suspended_would_do(before),
                 "a request is preempted, and the suspended #{label} is not"
             );
             ensure!(

@@ -15,6 +15,7 @@
 //! | `sequence_group` | several sequences of one request |
 //! | `turns` | the order of admission, in pairs |
 //! | `service`, `fair_share`, `row_usage` | fairness between tenants, as bounds |
+//! | `yielding`, `victims` | whose rows and blocks go |
 //! | `swap` | blocks of the preempted in host memory |
 //! | `explain` | why a request waits, as explained and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
@@ -49,6 +50,7 @@ mod swap;
 mod tally;
 mod text;
 mod turns;
+mod victims;
 mod workload;
 mod world;
 mod yielding;

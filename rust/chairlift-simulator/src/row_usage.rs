@@ -32,6 +32,21 @@ impl RowUsage {
         num_used.saturating_sub(num_left).saturating_sub(share)
     }
 
+    /// The tenant has more than its share of so many rows.
+    pub(crate) fn is_beyond(&self, tenant: u8, num_rows: usize) -> bool {
+        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
+        num_used > 1 && (num_used - 1) * self.num_used.len() >= num_rows
+    }
+
+    pub(crate) fn num_in_use(&self) -> usize {
+        self.num_used.values().sum()
+    }
+
+    fn leave(&mut self, tenant: u8, num_rows: usize) {
+        let num_used = self.num_used.entry(tenant).or_default();
+        *num_used = num_used.saturating_sub(num_rows);
+    }
+
     fn have_all_their_share(&self) -> bool {
         self.num_used.keys().all(|&tenant| self.has_share(tenant))
     }
@@ -77,12 +92,17 @@ impl World {
         let num_free = self.rows.iter().filter(|owner| owner.is_none()).count();
         let num_wanted = 1 + self.waiting_siblings(index).len();
         let num_reserved = num_reserved_rows(self.scenario.config.max_num_seqs);
-        let mut running = self.running.iter();
-        let has_idle = running.any(|&index| self.clients[index].is_idle());
-        if num_free >= num_wanted + num_reserved || has_idle {
+        let (mut usage, mut num_idle) = (self.row_usage(), 0);
+        // Rows of suspended requests can be had.
+        let running = self.running.iter().copied();
+        for index in running.filter(|&index| self.clients[index].is_idle()) {
+            let num_rows = 1 + self.waiting_siblings(index).len();
+            num_idle += num_rows;
+            usage.leave(self.clients[index].tenant, num_rows);
+        }
+        if num_free + num_idle >= num_wanted + num_reserved {
             return false;
         }
-        let usage = self.row_usage();
         usage.has_share(self.clients[index].tenant) && !usage.have_all_their_share()
     }
 }

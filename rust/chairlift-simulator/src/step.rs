@@ -32,6 +32,7 @@ impl World {
         } else {
             self.plan_without_drafts()
         };
+        let num_preemptions = self.scheduler.load().num_preemptions;
         let next = self.scheduler.schedule(self.now, &mut plan);
         let length = plan.encode(&mut self.buffer);
         self.plan = plan;
@@ -43,7 +44,7 @@ impl World {
             self.note_rows();
         }
         self.collect()?;
-        self.note_preempted();
+        self.note_preempted(num_preemptions);
         match next {
             Next::Idle { wake_at } => {
                 self.tally.saw(Sight::Idle);

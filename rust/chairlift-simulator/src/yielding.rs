@@ -82,6 +82,28 @@ impl World {
         Ok(())
     }
 
+    /// For certain the suspended requests that keep their rows would do in place of the requests that have yielded. What has
+    /// yielded may do without them, and then they keep their rows, too.
+    pub(crate) fn suspended_would_do(&self, before: &Before) -> bool {
+        let config = &self.scenario.config;
+        let stays = before.suspended.iter().copied();
+        let stays: Vec<_> = stays.filter(|&index| !before.has_idle(index)).collect();
+        let is_known = |&index: &usize| self.clients[index].num_sequences == 1;
+        if before.newcomers.is_empty() || config.prefix_cache || !stays.iter().all(is_known) {
+            return false;
+        }
+        let load = self.scheduler.load();
+        let num_free_rows = config.max_num_seqs - load.num_rows_held;
+        let held = stays
+            .iter()
+            .map(|&index| self.num_held(&self.clients[index]));
+        // A request that resumes leaves a block to each that runs.
+        let headroom = (self.running.len() + 1) * config.kv_groups.len();
+        let needed = before.num_released + self.num_promised() + headroom;
+        num_free_rows + stays.len() >= before.num_yielded
+            && load.num_free_blocks + held.sum::<usize>() >= needed
+    }
+
     /// A request of a tenant below its share does not wait for a row in a step in which a tenant beyond its share has more
     /// than it could yield.
     pub(crate) fn check_none_lacks_its_share(
@@ -130,19 +152,29 @@ impl World {
 
     /// The free blocks are enough for each of these, beside what is promised.
     fn have_blocks(&self, waiting: &[usize]) -> bool {
+        let needed = waiting.iter().map(|&index| {
+            let num_tokens = self.clients[index].num_tokens();
+            self.num_blocks_of(num_tokens)
+        });
+        needed.max().unwrap_or(0) + self.num_promised() <= self.scheduler.load().num_free_blocks
+    }
+
+    /// Blocks that running requests lack for the tokens that they have, at most.
+    fn num_promised(&self) -> usize {
         let config = &self.scenario.config;
-        let num_blocks =
-            |tokens: usize| tokens.div_ceil(config.block_size) * config.kv_groups.len();
         let left = |&index: &usize| {
             let client = &self.clients[index];
-            num_blocks(client.num_tokens())
-                .saturating_sub(client.num_computed / config.block_size * config.kv_groups.len())
+            let num_full = client.num_computed / config.block_size * config.kv_groups.len();
+            self.num_blocks_of(client.num_tokens())
+                .saturating_sub(num_full)
         };
-        let promised: usize = self.running.iter().map(left).sum();
-        let needed = waiting
-            .iter()
-            .map(|&index| num_blocks(self.clients[index].num_tokens()));
-        needed.max().unwrap_or(0) + promised <= self.scheduler.load().num_free_blocks
+        self.running.iter().map(left).sum()
+    }
+
+    /// Blocks of so many tokens, in all KV groups.
+    fn num_blocks_of(&self, num_tokens: usize) -> usize {
+        let config = &self.scenario.config;
+        num_tokens.div_ceil(config.block_size) * config.kv_groups.len()
     }
 
     /// Sequences that could yield their rows: of each tenant as many as it has beyond its share.
@@ -168,7 +200,7 @@ impl World {
     }
 }
 
-fn has_progress(client: &Client) -> bool {
+pub(crate) fn has_progress(client: &Client) -> bool {
     let now = client.answer.num_prompt + client.num_output;
     let before = client.num_at_preemption;
     before.is_none_or(|before| now >= before + LEAST_PROGRESS)

@@ -24,6 +24,12 @@ impl RowUsage {
     pub(super) fn has_share(&self, tenant: Tenant) -> bool {
         self.num_used[tenant as usize] * self.num_tenants >= self.num_rows
     }
+
+    /// The same where blocks are short and not rows: shares are those of the rows in use.
+    pub(super) fn of_rows_in_use(self) -> Self {
+        let num_rows = self.num_used.iter().sum();
+        Self { num_rows, ..self }
+    }
 }
 
 impl StepBuilder<'_> {
@@ -65,7 +71,9 @@ impl Scheduler {
         }
         let mut num_used = vec![0; self.queue.shares.num_places()];
         for &slot in &self.running {
-            num_used[self.request(slot).tenant as usize] += 1;
+            let request = self.request(slot);
+            // What this step has preempted is on the list still.
+            num_used[request.tenant as usize] += usize::from(request.is_running());
         }
         Some(RowUsage {
             num_used,

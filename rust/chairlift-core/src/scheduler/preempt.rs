@@ -6,17 +6,18 @@
 //! ```
 //!
 //! 1. The youngest suspended request, wherever it is on the list.
-//! 2. Of the running requests behind the one that lacks a block the one that loses least. The loss is counted in tokens,
-//!    not in time, so that a trace is replayed as it was recorded. A request that was preempted before is spared while
-//!    there is another. The oldest is never a candidate, so that the batch always comes to its end.
-//! 3. If steps in flight name all of these, the youngest is left out of this step, and is a candidate in the next.
+//! 2. Of the running requests behind the one that lacks a block those of tenants beyond their fair share of the rows in use,
+//!    but none that was preempted and made no progress since. If there is none, and the request is such a one itself, it gives
+//!    its own row up, unless it is the oldest. Else all.
+//! 3. Of these the one that loses least. The loss is counted in tokens, not in time, so that a trace is replayed as it was
+//!    recorded. A request that was preempted before is spared while there is another. The oldest is never a candidate, so
+//!    that the batch always comes to its end.
+//! 4. If steps in flight name all of these, the youngest is left out of this step, and is a candidate in the next.
 //!
 //! A preempted request waits in front of all that are fresh. It keeps what it has computed in host memory where copying it
 //! there and back takes less time than computing it again.
 
-use std::ops::Range;
-
-use super::{Scheduler, live, step::StepBuilder, yielding::LEAST_PROGRESS};
+use super::{Scheduler, fair_share::RowUsage, live, step::StepBuilder, yielding::LEAST_PROGRESS};
 use crate::{
     cost_model::Work,
     ids::Slot,
@@ -33,17 +34,24 @@ pub(super) struct Cost {
 }
 
 impl StepBuilder<'_> {
-    /// Makes room for the running request at `index`, which lacks a block; false if it gets none in this step.
+    /// Makes room for the running request at `index`, which lacks a block; false if it gets none in this step, or gave its own
+    /// row up.
     pub(super) fn make_room(&mut self, index: usize) -> bool {
         if let Some(slot) = self.youngest_idle() {
             self.preempt_idle(slot);
             return true;
         }
         self.is_short = true;
-        if let Some(slot) = self.victim(index + 1..self.end) {
+        let (own, candidates) = (self.scheduler.running[index], self.candidates(index));
+        if let Some(slot) = self.victim(&candidates) {
             self.withdraw(slot);
             self.scheduler.preempt(slot);
-            return true;
+            return slot != own;
+        }
+        if candidates == [own] {
+            // It keeps its blocks while a step in flight names it.
+            self.withdraw(own);
+            return false;
         }
         // Steps in flight name them all. The request itself keeps its blocks while a step is in flight, whose end may bring
         // what is missing.
@@ -108,10 +116,45 @@ impl StepBuilder<'_> {
         self.scheduler.preempt(slot);
     }
 
-    /// The request that loses least of these places on the running list; of equals the youngest.
-    fn victim(&self, candidates: Range<usize>) -> Option<Slot> {
-        let candidates = self.scheduler.running[candidates].iter().rev().copied();
-        let costs = candidates.filter_map(|slot| Some((self.scheduler.cost(slot)?, slot)));
+    /// The requests that may be preempted for the one at `index`, in order of admission, or that one alone.
+    fn candidates(&self, index: usize) -> Vec<Slot> {
+        let scheduler = &*self.scheduler;
+        let running = &scheduler.running;
+        let holds_blocks = |slot: &Slot| {
+            let request = scheduler.request(*slot);
+            request.is_running() && request.parent.is_none()
+        };
+        let behind = running[index + 1..self.end].iter().copied();
+        let mut candidates: Vec<_> = behind.filter(holds_blocks).collect();
+        let Some(usage) = scheduler.row_usage(self.now).map(RowUsage::of_rows_in_use) else {
+            return candidates;
+        };
+        let is_beyond = |slot: &Slot| {
+            let request = scheduler.request(*slot);
+            request.has_progress() && usage.can_spare(request.tenant)
+        };
+        if candidates.iter().any(is_beyond) {
+            candidates.retain(is_beyond);
+        } else if is_beyond(&running[index]) && !self.is_oldest(index) {
+            candidates = vec![running[index]];
+        }
+        candidates
+    }
+
+    /// No request that runs and may go on was admitted before the one at `index`.
+    fn is_oldest(&self, index: usize) -> bool {
+        let scheduler = &*self.scheduler;
+        let mut before = scheduler.running[..index].iter();
+        !before.any(|&slot| {
+            let request = scheduler.request(slot);
+            request.is_running() && !request.is_suspended()
+        })
+    }
+
+    /// The request that loses least of these; of equals the youngest.
+    fn victim(&self, candidates: &[Slot]) -> Option<Slot> {
+        let candidates = candidates.iter().rev();
+        let costs = candidates.filter_map(|&slot| Some((self.scheduler.cost(slot)?, slot)));
         costs.min_by_key(|&(cost, _)| cost).map(|(_, slot)| slot)
     }
 

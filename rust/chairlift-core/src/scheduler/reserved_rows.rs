@@ -40,19 +40,27 @@ impl StepBuilder<'_> {
     }
 
     /// The rows by tenant, if the request has to leave those that are free to others: its tenant has its share of the rows,
-    /// and another one has not. While there are suspended requests, their rows can be had instead.
+    /// and another one has not. Rows of suspended requests count as free.
     fn usage_that_reserves_rows(&self, slot: Slot) -> Option<RowUsage> {
         let scheduler = &self.scheduler;
         let request = scheduler.request(slot);
         let num_rows = scheduler.config.max_num_seqs;
         let num_reserved = (num_rows / ROWS_PER_RESERVED).max(1);
-        let can_reserve = scheduler.reserves_rows() && self.num_idle_rows == 0;
-        let num_left = scheduler.rows.num_free().checked_sub(request.num_rows());
+        let can_reserve = scheduler.reserves_rows();
+        let num_free = scheduler.rows.num_free() + self.num_idle_rows;
+        let num_left = num_free.checked_sub(request.num_rows());
         let is_left = num_left.is_some_and(|left| left >= num_reserved);
         if !can_reserve || is_left {
             return None;
         }
-        let usage = scheduler.row_usage(self.now)?;
+        let mut usage = scheduler.row_usage(self.now)?;
+        let idle = scheduler
+            .running
+            .iter()
+            .map(|&slot| scheduler.request(slot));
+        for request in idle.filter(|request| request.is_idle()) {
+            usage.leave(request.tenant, request.num_rows());
+        }
         let mut expected = scheduler.queue.shares.expected(self.now);
         let is_reserved =
             usage.has_share(request.tenant) && !expected.all(|other| usage.has_share(other));

@@ -124,7 +124,7 @@ impl Scheduler {
                 && !request.is_suspended()
                 && request.has_started
                 && request.num_siblings == 0
-                && request.tokens.len() >= request.yields_from
+                && request.has_progress()
         };
         let mut candidates: Vec<_> = running().rev().filter(may_yield).collect();
         candidates.sort_by_key(|&slot| {
@@ -180,11 +180,11 @@ impl RowUsage {
     }
 
     /// The tenant has its fair share without one of its rows.
-    fn can_spare(&self, tenant: Tenant) -> bool {
+    pub(super) fn can_spare(&self, tenant: Tenant) -> bool {
         self.num_used(tenant) > 1 && (self.num_used(tenant) - 1) * self.num_tenants >= self.num_rows
     }
 
-    fn leave(&mut self, tenant: Tenant, num: usize) {
+    pub(super) fn leave(&mut self, tenant: Tenant, num: usize) {
         self.num_used[tenant as usize] -= num;
     }
 }

@@ -53,6 +53,29 @@ fn a_row_is_kept_for_a_tenant_below_its_share() {
 }
 
 #[test]
+fn a_row_of_a_suspended_request_goes_to_a_tenant_below_its_share_first() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_seqs, config.max_num_batched_tokens) = (16, 64);
+    (config.num_blocks, config.max_queued_requests) = (128, 32);
+    let mut driver = Driver::new(config);
+    let flood = ('A'..='P').map(|name| driver.add_request(name, of("flood", 1, 9)));
+    let flood: Vec<_> = flood.collect();
+    driver.step();
+    for &request in &flood[..2] {
+        driver.pause(request, true);
+    }
+    let mut quiet = of("quiet", 1, 1);
+    quiet.turn_delay = 1;
+    driver.add_request('Q', quiet);
+    // It is before Q, and needs one row more than can be had.
+    let mut several = of("flood", 1, 1);
+    several.num_sequences = 3;
+    driver.add_request('X', several);
+    let step = driver.step();
+    assert!(step.ends_with("Q1*"), "{step}");
+}
+
+#[test]
 fn who_is_below_its_share_goes_before_prompts_that_others_have_begun_until_it_has_caught_up() {
     let mut config = config(Policy::Continuous);
     (config.max_num_seqs, config.max_num_batched_tokens) = (4, 8);

@@ -135,3 +135,51 @@ fn one_of_many_of_a_caller_stands_behind_what_comes_a_little_later() {
     }
     assert_eq!(driver.step(), "I1* Q1* J1*");
 }
+
+/// Four rows, and one block for each of four requests.
+fn short_of_blocks() -> Driver {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_batched_tokens, config.num_blocks) = (16, 5);
+    Driver::new(config)
+}
+
+#[test]
+fn a_block_is_taken_from_a_tenant_beyond_its_share() {
+    let mut driver = short_of_blocks();
+    driver.add_request('A', of("greedy", 3, 4));
+    assert_eq!(driver.step(), "A3*");
+    for (name, new) in [
+        ('Q', of("quiet", 1, 4)),
+        ('B', of("greedy", 3, 4)),
+        ('C', of("greedy", 3, 4)),
+    ] {
+        driver.add_request(name, new);
+    }
+    assert_eq!(driver.step(), "A1* Q1* B3* C3*");
+    // Q would lose least.
+    assert_eq!(driver.step(), "A1* Q1* B1*");
+}
+
+#[test]
+fn a_request_of_a_tenant_beyond_its_share_gives_its_own_row_up_before_it_takes_that_of_another() {
+    let mut driver = short_of_blocks();
+    for (name, num_prompt) in [('A', 1), ('B', 1), ('C', 3)] {
+        driver.add_request(name, of("greedy", num_prompt, 4));
+    }
+    assert_eq!(driver.step(), "A1* B1* C3*");
+    driver.add_request('Q', of("quiet", 1, 4));
+    assert_eq!(driver.step(), "A1* B1* C1* Q1*");
+    assert_eq!(driver.step(), "A1* B1* Q1*");
+}
+
+#[test]
+fn one_tenant_alone_preempts_as_the_order_says() {
+    let mut driver = short_of_blocks();
+    driver.add_request('A', of("", 3, 3));
+    assert_eq!(driver.step(), "A3*");
+    for (name, num_prompt) in [('Q', 1), ('B', 3), ('C', 3)] {
+        driver.add_request(name, of("", num_prompt, 3));
+    }
+    assert_eq!(driver.step(), "A1* Q1* B3* C3*");
+    assert_eq!(driver.step(), "A1* B1* C1*");
+}

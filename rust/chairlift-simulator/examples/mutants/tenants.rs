@@ -11,6 +11,8 @@ mutants! { OF_TENANTS of "chairlift-core":
         "usage.has_share(request.tenant) && !expected" => "!usage.has_share(request.tenant) && !expected";
     reserved_rows_wait_for_the_flood, "-", "a request that may have a reserved row waits behind one that may not", "scheduler/reserved_rows.rs":
         "slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)" => "scheduler.queue.first_new(passes).and(None)";
+    suspended_rows_wait_for_the_flood, "-", "a request of a flood is before one that may have the row of a suspended request", "scheduler/reserved_rows.rs":
+        "scheduler.rows.num_free() + self.num_idle_rows" => "scheduler.rows.num_free() + self.num_idle_rows * 99";
     one_row_is_kept, "-", "of many rows as few are kept as of sixteen", "scheduler/reserved_rows.rs":
         "(num_rows / ROWS_PER_RESERVED).max(1)" => "(num_rows / ROWS_PER_RESERVED).min(1)";
     rows_are_kept_for_ever, "-", "a tenant that left long ago is still expected", "queue/shares.rs":
@@ -31,12 +33,18 @@ mutants! { OF_TENANTS of "chairlift-core":
         "PROMPT_COST * (request.num_prompt - start) as u64" => "PROMPT_COST * request.num_prompt as u64";
     no_row_is_yielded, "-", "a tenant keeps more rows than its share while another waits", "scheduler/yielding.rs":
         "Some(num) if num <= order.len() => order[..num].to_vec()," => "Some(num) if num > usize::MAX - 1 => order,";
+    the_suspended_keep_their_rows, "-", "running requests yield where suspended ones would do", "scheduler/yielding.rs":
+        ".filter(|&slot| self.request(slot).is_idle())" => ".filter(|&slot| self.request(slot).is_idle() && false)";
     more_than_the_surplus_is_yielded, "-", "a tenant yields rows of its own share", "scheduler/yielding.rs":
         "(self.num_used(tenant) - 1) * self.num_tenants >= self.num_rows" => "self.num_rows > 0";
     the_oldest_yields, "-", "the oldest running request yields", "scheduler/yielding.rs":
         "Some(slot) != oldest" => "(Some(slot) != oldest || true)";
-    yields_without_progress, "-", "a sequence that came back yields at once", "scheduler/yielding.rs":
-        "request.tokens.len() >= request.yields_from" => "request.tokens.len() + 99 >= request.yields_from";
+    yields_without_progress, "-", "a sequence that came back yields at once", "request.rs":
+        "self.tokens.len() >= self.yields_from" => "self.tokens.len() + 99 >= self.yields_from";
+    blocks_are_taken_from_those_with_little, "-", "a request of a tenant within its share is preempted before one of a tenant beyond it", "scheduler/preempt.rs":
+        "candidates.retain(is_beyond);" => "candidates.retain(|slot| is_beyond(slot) || true);";
+    the_flood_takes_blocks_of_others, "-", "a request of a tenant beyond its share preempts that of one within it", "scheduler/preempt.rs":
+        "} else if is_beyond(&running[index])" => "} else if false && is_beyond(&running[index])";
     yielded_rows_are_claimed_back, "-", "what has yielded goes before the requests for which it did", "scheduler/reserved_rows.rs":
         "self.scheduler.passes_preempted(self.now, head)" => "self.scheduler.passes_preempted(self.now, head).filter(|_| false)";
     yielded_rows_are_not_reserved, "-", "a preempted request takes a reserved row", "scheduler/reserved_rows.rs":
