@@ -46,6 +46,56 @@ pub(crate) enum State {
     Ended { row: Option<Row> },
 }
 
+/// What the runner knows of a request that has a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunnerView {
+    /// Its next tokens follow those of the last step, and the plan has them.
+    Current,
+    /// The same, and the last token that its row sampled is this request's last: the plan need not have it.
+    LastSampled,
+    /// It goes on elsewhere than where its row's last step ended: the next plan says where.
+    Moved,
+    /// Its blocks come from host memory, with a step that has not ended.
+    SwappingIn,
+    /// Its last step has failed: the next one begins it again.
+    Restarting,
+}
+
+/// Tokens that end an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct StopTokens {
+    /// Output tokens before `stop_token_ids` and stop strings count.
+    pub(crate) min_tokens: usize,
+    pub(crate) stop_token_ids: Box<[i32]>,
+    /// End it whatever `min_tokens` says.
+    pub(crate) end_ids: Box<[i32]>,
+    /// Whether its text has what stopped it.
+    pub(crate) include_stop: bool,
+}
+
+/// What may follow the tokens of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Drafting {
+    /// Proposed, or in the one step in flight that names the request.
+    pub(crate) drafts: Vec<i32>,
+    /// Where they come from, and how often those of each proposer but the lookup are right.
+    pub(crate) proposer: Proposer,
+    pub(crate) acceptance: [Acceptance; 2],
+    /// The index of the request's tokens, from its first output token on.
+    pub(crate) lookup: Option<Box<Lookup>>,
+}
+
+/// When a request is to run; `priority` and `turn_delay` order it, as in [`NewRequest`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    pub(crate) queue_deadline: Option<Nanos>,
+    /// When it has to start: its queue deadline, or so that its prompt is computed in time.
+    pub(crate) start_by: Option<Nanos>,
+    pub(crate) deadline: Option<Nanos>,
+    pub(crate) priority: i32,
+    pub(crate) turn_delay: Nanos,
+}
+
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Request {
@@ -60,19 +110,11 @@ pub(crate) struct Request {
     /// Steps in flight that name this request.
     pub(crate) in_flight: usize,
     pub(crate) state: State,
-    /// The row's last sampled token is this request's last token: the runner has it.
-    pub(crate) last_token_is_sampled: bool,
-    /// It goes on elsewhere than where its row's last step ended: the next plan says where.
-    pub(crate) is_moved: bool,
-    /// Its last step has failed: it keeps its row, and its next step begins it again.
-    pub(crate) restarts: bool,
-    /// Its blocks come from host memory, with a step that has not ended.
-    pub(crate) comes_back: bool,
+    pub(crate) runner_view: RunnerView,
     /// Tokens of it were in a step at some time.
     pub(crate) has_started: bool,
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
-    pub(crate) include_stop: bool,
     pub(crate) is_paused: bool,
     /// No more credit follows: the answer ends when it is spent.
     pub(crate) credit_is_final: bool,
@@ -84,7 +126,6 @@ pub(crate) struct Request {
     pub(crate) credit_end: usize,
     /// Most tokens, prompt and output: `max_tokens` or the context.
     pub(crate) max_num_tokens: usize,
-    pub(crate) min_tokens: usize,
     pub(crate) num_prompt: usize,
     /// The request of which this is a sequence, and which one: of the first, the request has its id.
     pub(crate) owner: RequestId,
@@ -92,35 +133,22 @@ pub(crate) struct Request {
     pub(crate) tenant: Tenant,
     /// What is left to send of its prompt; none once all is sent, or if it is not asked for.
     pub(crate) prompt: Option<Box<PromptOutput>>,
-    /// The index of its tokens, from its first output token on.
-    pub(crate) lookup: Option<Box<Lookup>>,
+    pub(crate) drafting: Drafting,
     pub(crate) fields: Option<Box<Fields>>,
-    pub(crate) stop_token_ids: Box<[i32]>,
-    pub(crate) end_ids: Box<[i32]>,
+    pub(crate) stops: StopTokens,
     pub(crate) text: TextState,
     pub(crate) table: BlockTable,
     pub(crate) id: RequestId,
     /// Slot of its adapter; 0 is none.
     pub(crate) adapter: u32,
     pub(crate) stats: RequestStats,
-    /// What may follow `tokens`: proposed, or in the one step in flight that names it.
-    pub(crate) drafts: Vec<i32>,
-    /// Where they come from, and how often those of each proposer but the lookup are right.
-    pub(crate) proposer: Proposer,
-    pub(crate) acceptance: [Acceptance; 2],
     /// Computed tokens that a preemption or a failed step threw away and nothing has replaced yet.
     pub(crate) num_lost: usize,
     /// How often it gave its row up to another request: the next victim is another one, if there is one.
     pub(crate) times_preempted: u32,
     /// It yields its row to other tenants only when it has so many tokens: it went on since it lost one.
     pub(crate) yields_from: usize,
-    pub(crate) arrival: Nanos,
-    pub(crate) queue_deadline: Option<Nanos>,
-    /// When it has to start: its queue deadline, or so that its prompt is computed in time.
-    pub(crate) start_by: Option<Nanos>,
-    pub(crate) deadline: Option<Nanos>,
-    pub(crate) priority: i32,
-    pub(crate) turn_delay: Nanos,
+    pub(crate) timing: Timing,
     /// The totals when it began to wait where it waits; nothing once it has started.
     pub(crate) waits_before: WaitTimes,
 }
@@ -146,18 +174,16 @@ impl Request {
             num_prompt,
             num_computed: 0,
             num_unknown: 0,
-            last_token_is_sampled: false,
-            is_moved: false,
-            restarts: false,
-            comes_back: false,
-            drafts: Vec::new(),
-            proposer: Proposer::Lookup,
-            acceptance: [Acceptance::OF_PROPOSALS; 2],
-            lookup: None,
+            runner_view: RunnerView::Current,
+            drafting: Drafting {
+                drafts: Vec::new(),
+                proposer: Proposer::Lookup,
+                acceptance: [Acceptance::OF_PROPOSALS; 2],
+                lookup: None,
+            },
             num_lost: 0,
             times_preempted: 0,
             yields_from: 0,
-            arrival,
             has_started: false,
             in_flight: 0,
             table,
@@ -173,21 +199,25 @@ impl Request {
             credit_end: new
                 .credit
                 .map_or(usize::MAX, |credit| add_credit(num_prompt, credit)),
-            include_stop: new.text.include_stop,
+            stops: StopTokens {
+                min_tokens: new.min_tokens,
+                stop_token_ids: new.stop_token_ids.into(),
+                end_ids: new.end_ids.into(),
+                include_stop: new.text.include_stop,
+            },
             text: TextState::new(new.text).keeping(new.kept_tokens),
             fields: new.fields,
             max_num_tokens,
-            min_tokens: new.min_tokens,
-            stop_token_ids: new.stop_token_ids.into(),
-            end_ids: new.end_ids.into(),
             // Keys and values that are known give no log probabilities.
             cache_read: new.cache_read && !new.prompt_output.scores,
             cache_write: new.cache_write,
-            queue_deadline: new.queue_deadline,
-            start_by: None,
-            deadline: new.deadline,
-            priority: new.priority,
-            turn_delay: new.turn_delay,
+            timing: Timing {
+                queue_deadline: new.queue_deadline,
+                start_by: None,
+                deadline: new.deadline,
+                priority: new.priority,
+                turn_delay: new.turn_delay,
+            },
             waits_before: WaitTimes::default(),
             stats: RequestStats {
                 prompt_tokens: num_prompt,
@@ -224,7 +254,19 @@ impl Request {
 
     /// It lacks one token, which a step always has room for.
     pub(crate) fn is_decode(&self) -> bool {
-        self.num_pending() == 1 && !self.restarts
+        self.num_pending() == 1 && !self.restarts()
+    }
+
+    /// Its last step has failed: it keeps its row, and its next step begins it again.
+    pub(crate) fn restarts(&self) -> bool {
+        self.runner_view == RunnerView::Restarting
+    }
+
+    /// A step of it has ended: its blocks are here.
+    pub(crate) fn has_swapped_in(&mut self) {
+        if self.runner_view == RunnerView::SwappingIn {
+            self.runner_view = RunnerView::Current;
+        }
     }
 
     /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
@@ -249,9 +291,15 @@ impl Request {
 
     /// Its place in the queue.
     pub(crate) fn place(&self) -> Place {
-        let later = |time: Nanos| time.saturating_add(self.turn_delay);
-        let start_by = self.start_by.map(later);
-        Place::new(later(self.arrival), start_by, self.priority, self.id)
+        let timing = &self.timing;
+        let later = |time: Nanos| time.saturating_add(timing.turn_delay);
+        let start_by = timing.start_by.map(later);
+        Place::new(
+            later(self.stats.arrival),
+            start_by,
+            timing.priority,
+            self.id,
+        )
     }
 
     /// Takes a sampled token; its decided text goes to `out`. Some: the answer ends with it.
@@ -262,10 +310,10 @@ impl Request {
         out: &mut String,
     ) -> Option<EndReason> {
         self.tokens.push(token);
-        let may_stop = self.num_output() >= self.min_tokens;
-        let is_end = || self.end_ids.contains(&token);
-        if may_stop && self.stop_token_ids.contains(&token) || is_end() {
-            if self.include_stop {
+        let may_stop = self.num_output() >= self.stops.min_tokens;
+        let is_end = || self.stops.end_ids.contains(&token);
+        if may_stop && self.stops.stop_token_ids.contains(&token) || is_end() {
+            if self.stops.include_stop {
                 self.text.push(table, token, false, out);
             }
             return Some(EndReason::StopToken(token));
@@ -293,9 +341,8 @@ impl Request {
     pub(crate) fn lose_computed(&mut self) {
         self.num_lost += self.num_computed;
         self.num_computed = 0;
-        self.last_token_is_sampled = false;
-        (self.is_moved, self.comes_back, self.restarts) = (false, false, false);
-        self.drafts.clear();
+        self.runner_view = RunnerView::Current;
+        self.drafting.drafts.clear();
         if let Some(prompt) = &mut self.prompt {
             prompt.roll_back();
         }

@@ -34,17 +34,16 @@ mod outcome;
 mod preempt;
 mod reserved_rows;
 mod sequence_group;
+mod slots;
 mod states;
 mod step;
 mod step_record;
 mod waiting;
 mod yielding;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
+use self::slots::Slots;
 pub use self::{
     add::Added,
     budget::LEAST_CHUNK,
@@ -103,15 +102,11 @@ pub struct Scheduler {
     config: Config,
     max_context_len: usize,
     token_table: Arc<TokenTable>,
-    requests: Vec<Option<Request>>,
-    free_slots: Vec<Slot>,
-    num_added: u64,
+    slots: Slots,
     queue: Queue,
     /// Suspended requests without a row, and siblings that wait for their parent's admission.
     num_suspended: usize,
     num_with_parent: usize,
-    /// The sequences that have not ended of each request with several, in order.
-    groups: HashMap<RequestId, Vec<Slot>>,
     num_waiting_tokens: usize,
     wait_clock: WaitClock,
     /// In order of admission: the youngest last.
@@ -135,17 +130,17 @@ pub struct Scheduler {
     costs: CostModel,
     last_update: Nanos,
     events: Events,
+    counters: Counters,
+}
+
+/// Counts since the start, as [`Load`] explains them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
     num_preemptions: u64,
     num_recomputed_tokens: u64,
     num_swapped_tokens: u64,
     num_prefix_queries: u64,
     num_prefix_hits: u64,
-}
-
-fn live(requests: &mut [Option<Request>], slot: Slot) -> &mut Request {
-    requests[slot as usize]
-        .as_mut()
-        .expect("invariant: a listed slot holds a request")
 }
 
 impl Scheduler {
@@ -155,17 +150,13 @@ impl Scheduler {
     /// Names the first setting that is out of range.
     pub fn new(config: Config, token_table: Arc<TokenTable>) -> Result<Self, ConfigError> {
         config.validate()?;
-        let num_slots = config.num_slots();
         Ok(Self {
             max_context_len: config.max_context_len(),
             token_table,
-            requests: vec![None; num_slots],
-            free_slots: (0..num_slots as Slot).rev().collect(),
-            num_added: 0,
+            slots: Slots::new(config.num_slots()),
             queue: Queue::default(),
             num_suspended: 0,
             num_with_parent: 0,
-            groups: HashMap::new(),
             num_waiting_tokens: 0,
             wait_clock: WaitClock::default(),
             running: Vec::with_capacity(config.max_num_seqs),
@@ -183,20 +174,14 @@ impl Scheduler {
             costs: CostModel::default(),
             last_update: 0,
             events: Events::default(),
-            num_preemptions: 0,
-            num_recomputed_tokens: 0,
-            num_swapped_tokens: 0,
-            num_prefix_queries: 0,
-            num_prefix_hits: 0,
+            counters: Counters::default(),
             config,
         })
     }
 
     /// The request in a slot that is listed somewhere.
     fn request(&self, slot: Slot) -> &Request {
-        self.requests[slot as usize]
-            .as_ref()
-            .expect("invariant: a listed slot holds a request")
+        self.slots.listed(slot)
     }
 
     /// The settings.
@@ -211,10 +196,10 @@ impl Scheduler {
     )]
     pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
         self.wait_clock.advance(now);
-        let sequences = self.sequences(request);
+        let sequences = self.slots.sequences(request);
         for &slot in sequences.iter().rev() {
             // An error has ended all at once.
-            if self.is_sequence_of(slot, request) {
+            if self.slots.is_sequence_of(slot, request) {
                 self.end_early(now, slot, reason.clone());
             }
         }
@@ -235,7 +220,7 @@ impl Scheduler {
 
     /// The requests that use an adapter, those included that have ended but for a step in flight; O(slots).
     pub fn with_adapter(&self, slot: u32) -> Vec<RequestId> {
-        let requests = self.requests.iter().flatten();
+        let requests = self.slots.iter();
         let users = requests.filter(|request| request.adapter == slot);
         let mut ids: Vec<_> = users.map(|request| request.owner).collect();
         ids.sort_unstable();
@@ -245,7 +230,7 @@ impl Scheduler {
 
     /// Lets the requests that wait now run in a partial batch: no more input is to come.
     pub fn flush(&mut self) {
-        self.flushed_before = RequestId((self.num_added + 1) * self.requests.len() as u64);
+        self.flushed_before = self.slots.next_id();
     }
 
     /// Forgets up to `most` cached blocks that are not in use, the least recently used first, and returns how many.
@@ -264,21 +249,14 @@ impl Scheduler {
     /// Forgets deadlines that no longer hold, if they are many.
     fn compact_deadlines(&mut self) {
         let num_live = self.num_waiting() + self.running.len();
-        let (requests, groups) = (&self.requests, &self.groups);
+        let slots = &self.slots;
         self.deadlines.compact(num_live, |time, id| {
-            let sequences = groups.get(&id).and_then(|slots| slots.first().copied());
-            let slot = sequences.or_else(|| slot_of(requests, id));
-            let request = slot.and_then(|slot| requests[slot as usize].as_ref());
+            let slot = slots.first_sequence(id);
+            let request = slot.and_then(|slot| slots.get(slot));
             request.is_some_and(|request| {
-                [request.queue_deadline, request.deadline].contains(&Some(time))
+                let timing = &request.timing;
+                [timing.queue_deadline, timing.deadline].contains(&Some(time))
             })
         });
     }
-}
-
-/// The slot of a request that has not ended.
-fn slot_of(requests: &[Option<Request>], id: RequestId) -> Option<Slot> {
-    let slot = id.0 % requests.len() as u64;
-    let request = requests[slot as usize].as_ref()?;
-    (request.id == id && request.is_live()).then_some(slot as Slot)
 }

@@ -27,9 +27,8 @@ impl Scheduler {
     pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
         self.wait_clock.advance(now);
         self.check_request(&new)?;
-        let slots = self.take_slots(new.num_sequences)?;
-        let ids: Vec<_> = slots.iter().map(|&slot| self.new_id(slot)).collect();
-        let (request, slot) = (ids[0], slots[0]);
+        let sequences = self.take_slots(new.num_sequences)?;
+        let (slot, request) = sequences[0];
         for time in [new.queue_deadline, new.deadline].into_iter().flatten() {
             self.deadlines.push(time, request);
         }
@@ -39,18 +38,18 @@ impl Scheduler {
         let start_by = self.start_by(new.prompt.len(), new.queue_deadline, new.first_token_by);
         let (credit, num_prompt) = (new.credit, new.prompt.len());
         let mut parent = Request::new(request, now, new, self.max_context_len, table, tenant);
-        parent.start_by = start_by;
-        parent.num_siblings = slots.len() - 1;
+        parent.timing.start_by = start_by;
+        parent.num_siblings = sequences.len() - 1;
         let share = |index: usize| {
-            let num_sequences = slots.len() as u64;
+            let num_sequences = sequences.len() as u64;
             let over = |credit: u64| u64::from((index as u64) < credit % num_sequences);
             let share = credit.map(|credit| credit / num_sequences + over(credit));
             share.map_or(usize::MAX, |share| add_credit(num_prompt, share))
         };
         parent.credit_end = share(0);
-        for index in 1..slots.len() {
+        for (index, &(sibling_slot, id)) in sequences.iter().enumerate().skip(1) {
             let mut sibling = parent.with_its_room();
-            (sibling.id, sibling.index) = (ids[index], index as u32);
+            (sibling.id, sibling.index) = (id, index as u32);
             (sibling.parent, sibling.num_siblings) = (Some(slot), 0);
             if let Some(fields) = &mut sibling.fields {
                 fields.set_answer(index as u32);
@@ -58,17 +57,18 @@ impl Scheduler {
             (sibling.stats.prompt_tokens, sibling.credit_end) = (0, share(index));
             (sibling.state, sibling.prompt) = (State::WithParent, None);
             self.queue.shares.enter_again(tenant);
-            self.requests[slots[index] as usize] = Some(sibling);
+            self.slots.put(sibling_slot, sibling);
         }
+        let slots: Vec<_> = sequences.into_iter().map(|(slot, _)| slot).collect();
         if slots.len() > 1 {
             self.num_with_parent += slots.len() - 1;
-            self.groups.insert(request, slots.clone());
+            self.slots.form_group(request, slots.clone());
         }
         if !parent.is_suspended() {
             self.queue.arrive(tenant);
         }
         let queue_position = self.queue.num_before(tenant, parent.place());
-        self.requests[slot as usize] = Some(parent);
+        self.slots.put(slot, parent);
         self.wait(slot, Origin::Fresh);
         self.compact_deadlines();
         Ok(Added {
@@ -76,11 +76,6 @@ impl Scheduler {
             slots,
             queue_position,
         })
-    }
-
-    fn new_id(&mut self, slot: Slot) -> RequestId {
-        self.num_added += 1;
-        RequestId(self.num_added * self.requests.len() as u64 + u64::from(slot))
     }
 
     /// When a request has to start, as far as is known now: its queue deadline, or early enough to compute its prompt.
@@ -151,8 +146,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Slots for so many sequences; the cap of the queue counts them.
-    fn take_slots(&mut self, num_sequences: usize) -> Result<Vec<Slot>, Refusal> {
+    /// Slots for so many sequences, with their ids; the cap of the queue counts them.
+    fn take_slots(&mut self, num_sequences: usize) -> Result<Vec<(Slot, RequestId)>, Refusal> {
         let most = self.config.max_queued_requests;
         if self.num_waiting() + num_sequences > most {
             return Err(Refusal {
@@ -164,8 +159,7 @@ impl Scheduler {
                 ),
             });
         }
-        let slots = (0..num_sequences).map(|_| self.free_slots.pop());
-        let slots = slots.collect::<Option<Vec<_>>>();
+        let slots = self.slots.take(num_sequences);
         Ok(slots.expect("invariant: a waiting or running sequence has a slot"))
     }
 }

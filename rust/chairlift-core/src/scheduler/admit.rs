@@ -1,11 +1,11 @@
 //! Admission: a waiting request gets a row, the blocks that are computed already, and the promise of the rest.
 
-use super::{Scheduler, live, slot_of, step::StepBuilder};
+use super::{Scheduler, step::StepBuilder};
 use crate::{
     ids::{Nanos, Slot},
     policy::{Gate, Moment},
     queue::{PROMPT_COST, WaitCause},
-    request::State,
+    request::{RunnerView, State},
 };
 
 impl StepBuilder<'_> {
@@ -25,7 +25,7 @@ impl StepBuilder<'_> {
         let batch_size = limit;
         let (mut cause, mut turn) = (WaitCause::Step, None);
         while let Some(head) = self.scheduler.queue.front() {
-            let head = slot_of(&self.scheduler.requests, head);
+            let head = self.scheduler.slots.find(head);
             let head = head.expect("invariant: a queued request is live");
             let Some(slot) = self.next_to_admit(head) else {
                 let tenant = self.scheduler.request(head).tenant;
@@ -91,11 +91,11 @@ impl StepBuilder<'_> {
             // More than a full batch need not be looked at.
             let most = scheduler.config.max_num_seqs;
             for id in scheduler.queue.new_requests().take(most) {
-                let slot = slot_of(&scheduler.requests, id);
+                let slot = scheduler.slots.find(id);
                 let slot = slot.expect("invariant: a queued request is live");
-                let request = live(&mut scheduler.requests, slot);
+                let request = scheduler.slots.live(slot);
                 moment.num_waiting += request.num_rows();
-                moment.oldest = moment.oldest.min(request.arrival);
+                moment.oldest = moment.oldest.min(request.stats.arrival);
                 moment.flushed |= id < scheduler.flushed_before;
             }
         }
@@ -134,23 +134,24 @@ impl StepBuilder<'_> {
         let resumes = scheduler.request(slot).is_preempted();
         scheduler.stop_waiting(slot);
         let block_size = scheduler.config.block_size;
-        let request = live(&mut scheduler.requests, slot);
+        let request = scheduler.slots.live(slot);
         request.state = State::Running { row };
         request.num_computed = start;
         if resumes {
-            scheduler.num_recomputed_tokens += request.count_recomputed(start);
+            scheduler.counters.num_recomputed_tokens += request.count_recomputed(start);
             // Unless the prefix cache knows as much.
             if start > 0 && start == num_swapped {
-                request.comes_back = true;
-                scheduler.num_swapped_tokens += (start - num_hits * block_size) as u64;
+                request.runner_view = RunnerView::SwappingIn;
+                scheduler.counters.num_swapped_tokens += (start - num_hits * block_size) as u64;
             }
         } else {
             request.stats.cached_tokens = start;
             let cost = PROMPT_COST * (request.num_prompt - start) as u64;
             scheduler.queue.shares.charge(request.tenant, cost);
             if scheduler.config.prefix_cache && request.cache_read {
-                scheduler.num_prefix_queries += ((request.num_prompt - 1) / block_size) as u64;
-                scheduler.num_prefix_hits += num_hits as u64;
+                scheduler.counters.num_prefix_queries +=
+                    ((request.num_prompt - 1) / block_size) as u64;
+                scheduler.counters.num_prefix_hits += num_hits as u64;
             }
         }
         plan.assign(row, slot, request.index, start, request.adapter);
@@ -188,7 +189,7 @@ impl Scheduler {
 
     /// Leading blocks of a request's tokens that the prefix cache knows.
     pub(super) fn num_hits(&mut self, slot: Slot) -> usize {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         if self.config.prefix_cache && request.cache_read {
             self.kv.lookup(&mut request.table, &request.tokens)
         } else {
@@ -198,7 +199,7 @@ impl Scheduler {
 
     /// Gives a request the blocks that it begins with; false if they cannot be had.
     pub(super) fn take_blocks(&mut self, slot: Slot, num_hits: usize, headroom: usize) -> bool {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         self.kv
             .admit(&mut request.table, &request.tokens, num_hits, headroom)
     }

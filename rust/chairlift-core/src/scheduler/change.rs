@@ -1,6 +1,6 @@
 //! Changes to a live request: they hold from the next step on.
 
-use super::{Scheduler, live};
+use super::Scheduler;
 use crate::{
     error::UnknownRequest,
     ids::{Nanos, RequestId, Slot},
@@ -66,7 +66,7 @@ impl Scheduler {
         change: Change,
     ) -> Result<(), UnknownRequest> {
         self.wait_clock.advance(now);
-        let sequences = self.sequences(request);
+        let sequences = self.slots.sequences(request);
         if sequences.is_empty() {
             return Err(UnknownRequest(request.0));
         }
@@ -75,7 +75,7 @@ impl Scheduler {
         }
         self.deal_credit(&sequences, change.credit);
         for slot in sequences.into_iter().rev() {
-            if let Some(reason) = live(&mut self.requests, slot).limit_reached() {
+            if let Some(reason) = self.slots.live(slot).limit_reached() {
                 self.end_early(now, slot, reason);
             }
         }
@@ -85,12 +85,12 @@ impl Scheduler {
 
     fn change_sequence(&mut self, slot: Slot, change: &Change) {
         // Its place in the queue depends on what changes, and whether it has one.
-        let was_suspended = live(&mut self.requests, slot).is_suspended();
+        let was_suspended = self.slots.live(slot).is_suspended();
         let origin = self.stop_waiting(slot);
         if let Some(schedule) = change.schedule {
             self.set_schedule(slot, schedule);
         }
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         request.is_paused = change.paused.unwrap_or(request.is_paused);
         request.credit_is_final |= change.credit_is_final;
         if let Some(stopping) = &change.stopping {
@@ -100,12 +100,12 @@ impl Scheduler {
     }
 
     fn set_stopping(&mut self, slot: Slot, new: Stopping) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         let end = request.num_prompt.saturating_add(new.max_tokens);
         request.max_num_tokens = end.min(self.max_context_len.max(request.num_prompt + 1));
-        request.min_tokens = new.min_tokens;
-        request.stop_token_ids = new.stop_token_ids.into();
-        request.include_stop = new.include_stop;
+        request.stops.min_tokens = new.min_tokens;
+        request.stops.stop_token_ids = new.stop_token_ids.into();
+        request.stops.include_stop = new.include_stop;
         let output = &request.tokens[request.num_prompt..];
         request.text.set_stops(
             &self.token_table,
@@ -117,17 +117,18 @@ impl Scheduler {
     }
 
     fn set_schedule(&mut self, slot: Slot, new: Schedule) {
-        let request = live(&mut self.requests, slot);
-        let (arrival, num_prompt) = (request.arrival, request.num_prompt);
+        let request = self.slots.live(slot);
+        let (arrival, num_prompt) = (request.stats.arrival, request.num_prompt);
         let time = |delay: Option<Nanos>| delay.map(|delay| arrival.saturating_add(delay));
         let (queue_deadline, first_token_by) =
             (time(new.queue_timeout), time(new.time_to_first_token));
         let start_by = self.start_by(num_prompt, queue_deadline, first_token_by);
-        let request = live(&mut self.requests, slot);
-        request.start_by = start_by;
+        let request = self.slots.live(slot);
+        let timing = &mut request.timing;
+        timing.start_by = start_by;
         for (deadline, delay) in [
-            (&mut request.queue_deadline, new.queue_timeout),
-            (&mut request.deadline, new.time_limit),
+            (&mut timing.queue_deadline, new.queue_timeout),
+            (&mut timing.deadline, new.time_limit),
         ] {
             let time = delay.map(|delay| arrival.saturating_add(delay));
             if let Some(time) = time.filter(|_| time != *deadline) {
@@ -135,7 +136,7 @@ impl Scheduler {
             }
             *deadline = time;
         }
-        request.priority = new.priority;
+        timing.priority = new.priority;
         self.compact_deadlines();
     }
 }

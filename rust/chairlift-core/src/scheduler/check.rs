@@ -1,6 +1,6 @@
 //! The invariants of the scheduler, executable.
 
-use super::{Scheduler, slot_of};
+use super::Scheduler;
 use crate::{
     error::{Violation, ensure},
     kv_cache::TableUse,
@@ -13,7 +13,7 @@ impl Scheduler {
     /// # Errors
     /// Describes the first invariant that does not hold.
     pub fn check_invariants(&self) -> Result<(), Violation> {
-        let requests = || self.requests.iter().flatten();
+        let requests = || self.slots.iter();
         let uses = requests().map(|request| TableUse {
             id: request.id.0,
             table: &request.table,
@@ -26,8 +26,7 @@ impl Scheduler {
         self.kv.check_invariants(uses, written)?;
         self.rows
             .check_invariants(requests().filter_map(Request::row))?;
-        self.check_slots()?;
-        self.check_groups()?;
+        self.slots.check_invariants()?;
         self.check_queue()?;
         self.check_running()?;
         for request in requests() {
@@ -36,71 +35,12 @@ impl Scheduler {
         Ok(())
     }
 
-    fn check_slots(&self) -> Result<(), Violation> {
-        let mut free = vec![false; self.requests.len()];
-        for &slot in &self.free_slots {
-            ensure!(!free[slot as usize], "slot {slot} is free twice");
-            free[slot as usize] = true;
-        }
-        for (slot, request) in self.requests.iter().enumerate() {
-            ensure!(
-                free[slot] != request.is_some(),
-                "slot {slot} is free and used, or neither"
-            );
-        }
-        Ok(())
-    }
-
-    fn check_groups(&self) -> Result<(), Violation> {
-        let sequences = self.requests.iter().flatten().filter(|r| r.is_live());
-        for sequence in sequences {
-            let id = sequence.id.0;
-            let group = self.groups.get(&sequence.owner);
-            let num_siblings = group.into_iter().flatten().filter(|&&slot| {
-                let other = self.requests[slot as usize].as_ref();
-                let parent = other.and_then(|other| other.parent);
-                parent.is_some_and(|slot| {
-                    let parent = self.requests[slot as usize].as_ref();
-                    parent.is_some_and(|parent| parent.id == sequence.id)
-                })
-            });
-            ensure!(
-                num_siblings.count() == sequence.num_siblings,
-                "sequence {id} counts its siblings wrong"
-            );
-            ensure!(
-                sequence.parent.is_none() || sequence.in_flight == 0,
-                "sequence {id} waits for its parent and is in a step"
-            );
-            let is_alone = sequence.owner == sequence.id;
-            ensure!(
-                group.map_or(is_alone, |slots| {
-                    let mut slots = slots.iter();
-                    slots.any(|&slot| {
-                        let other = self.requests[slot as usize].as_ref();
-                        other.is_some_and(|other| other.id == sequence.id)
-                    })
-                }),
-                "sequence {id} is not listed among those of its request"
-            );
-        }
-        let listed: usize = self.groups.values().map(Vec::len).sum();
-        let requests = self.requests.iter().flatten().filter(|r| r.is_live());
-        let of_many = requests.filter(|r| self.groups.contains_key(&r.owner));
-        let num_sequences = of_many.count();
-        ensure!(
-            listed == num_sequences,
-            "{num_sequences} sequences of several live, {listed} are listed"
-        );
-        Ok(())
-    }
-
     fn check_queue(&self) -> Result<(), Violation> {
         let (mut num_preempted, mut num_tokens) = (0, 0);
         for (is_new, place) in self.queue.iter() {
             let id = place.request();
-            let slot = slot_of(&self.requests, id);
-            let request = slot.and_then(|slot| self.requests[slot as usize].as_ref());
+            let slot = self.slots.find(id);
+            let request = slot.and_then(|slot| self.slots.get(slot));
             let Some(request) =
                 request.filter(|request| matches!(request.state, State::Waiting(_)))
             else {
@@ -114,10 +54,10 @@ impl Scheduler {
             num_preempted += usize::from(request.is_preempted());
         }
         let (mut num_queued, mut num_suspended) = (0, 0);
-        let requests = self.requests.iter().flatten();
+        let requests = self.slots.iter();
         let num_live = requests.filter(|request| request.is_live()).count();
         let waits = |request: &&Request| request.origin().is_some();
-        for request in self.requests.iter().flatten().filter(waits) {
+        for request in self.slots.iter().filter(waits) {
             let is_queued = matches!(request.state, State::Waiting(_));
             let id = request.id.0;
             ensure!(
@@ -132,7 +72,7 @@ impl Scheduler {
             num_tokens += request.tokens.len();
         }
         let follows = |request: &&Request| request.state == State::WithParent;
-        let num_with_parent = self.requests.iter().flatten().filter(follows).count();
+        let num_with_parent = self.slots.iter().filter(follows).count();
         for (what, counted, expected) in [
             ("are queued", self.queue.len(), num_queued),
             ("wait outside the queue", self.num_suspended, num_suspended),
@@ -148,11 +88,8 @@ impl Scheduler {
 
     fn check_running(&self) -> Result<(), Violation> {
         let runs = |request: &&Request| matches!(request.state, State::Running { .. });
-        let num_running = self.requests.iter().flatten().filter(runs).count();
-        let listed = self
-            .running
-            .iter()
-            .filter_map(|&slot| self.requests[slot as usize].as_ref());
+        let num_running = self.slots.iter().filter(runs).count();
+        let listed = self.running.iter().filter_map(|&slot| self.slots.get(slot));
         ensure!(
             listed.filter(runs).count() == num_running && self.running.len() == num_running,
             "{num_running} requests run, {} are listed",
@@ -165,8 +102,8 @@ impl Scheduler {
         let id = request.id.0;
         let named = self.in_flight.iter().flat_map(|step| &step.items);
         let named = named.filter(|item| {
-            self.requests[item.slot as usize]
-                .as_ref()
+            self.slots
+                .get(item.slot)
                 .is_some_and(|other| other.id == request.id)
         });
         let (num_steps, num_samples) = named.fold((0, 0), |(steps, samples), item| {
@@ -182,7 +119,7 @@ impl Scheduler {
             request.num_unknown
         );
         let num_drafts = if request.in_flight > 0 {
-            request.drafts.len()
+            request.drafting.drafts.len()
         } else {
             0
         };

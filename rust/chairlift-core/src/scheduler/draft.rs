@@ -16,11 +16,11 @@
 //! unwritten, and the blocks that only drafts needed are given back with the outcome. Where two steps may be in flight
 //! drafts stay within the blocks of their request, since the later step is planned before the outcome.
 
-use super::{Item, Scheduler, live, step::StepBuilder};
+use super::{Item, Scheduler, step::StepBuilder};
 use crate::{
     cost_model::{CostModel, Work},
     ids::{Nanos, RequestId, Slot},
-    request::Request,
+    request::{Request, RunnerView},
     speculation::{Acceptance, Candidate, Lookup, MODEL, ModelDrafts, Proposer, StepYield, choose},
 };
 
@@ -41,25 +41,25 @@ pub struct Undrafted {
 impl Request {
     /// The share of right drafts of whatever proposed its drafts; none for the lookup, which keeps its own.
     fn acceptance_of_drafts(&mut self) -> Option<&mut Acceptance> {
-        self.proposer
+        self.drafting.proposer
             .place()
-            .map(|place| &mut self.acceptance[place])
+            .map(|place| &mut self.drafting.acceptance[place])
     }
 
     /// It decodes, nothing is proposed for it, and it may have more than one token yet.
     fn is_undrafted(&self) -> bool {
         let has_room = self.max_num_tokens.min(self.credit_end) > self.tokens.len() + 1;
-        has_room && self.may_draft() && !self.is_paused && self.drafts.is_empty()
+        has_room && self.may_draft() && !self.is_paused && self.drafting.drafts.is_empty()
     }
 
     fn model_rate(&self) -> f64 {
-        self.acceptance[MODEL].rate()
+        self.drafting.acceptance[MODEL].rate()
     }
 
     /// Whether its own tokens offer drafts that make a step of these decodes yield more than drafts of a draft model do, each of
     /// which takes `pass` nanoseconds.
     fn is_looked_up(&self, decodes: Work, pass: f64, costs: &CostModel) -> bool {
-        let Some(lookup) = &self.lookup else {
+        let Some(lookup) = &self.drafting.lookup else {
             return false;
         };
         let mut found = Vec::new();
@@ -85,21 +85,21 @@ impl Request {
     /// Where nothing is proposed, takes up to `most` drafts from its own tokens, and writes them with their odds to `found`.
     fn look_up(&mut self, most: usize, found: &mut Vec<(i32, f64)>) {
         found.clear();
-        if !self.drafts.is_empty() {
-            self.drafts.truncate(most);
-        } else if let Some(lookup) = &self.lookup {
+        if !self.drafting.drafts.is_empty() {
+            self.drafting.drafts.truncate(most);
+        } else if let Some(lookup) = &self.drafting.lookup {
             lookup.propose(&self.tokens, most, found);
-            self.drafts.extend(found.iter().map(|&(token, _)| token));
-            self.proposer = Proposer::Lookup;
+            self.drafting.drafts.extend(found.iter().map(|&(token, _)| token));
+            self.drafting.proposer = Proposer::Lookup;
         }
     }
 
     /// Appends its drafts and the probability of each; `looked_up` are those that it looked up.
     fn candidates(&self, row: usize, looked_up: &[(i32, f64)], candidates: &mut Vec<Candidate>) {
-        let rate = self.proposer.place();
-        let rate = rate.map_or(0.0, |place| self.acceptance[place].rate());
+        let rate = self.drafting.proposer.place();
+        let rate = rate.map_or(0.0, |place| self.drafting.acceptance[place].rate());
         let mut odds = 1.0;
-        for i in 0..self.drafts.len() {
+        for i in 0..self.drafting.drafts.len() {
             odds = looked_up.get(i).map_or(odds * rate, |&(_, odds)| odds);
             let position = self.tokens.len() + i;
             candidates.push(Candidate {
@@ -112,14 +112,14 @@ impl Request {
 
     /// Indexes its new tokens, from which later drafts come.
     pub(super) fn index_tokens(&mut self) {
-        let lookup = self.lookup.get_or_insert_with(|| Box::new(Lookup::new()));
+        let lookup = self.drafting.lookup.get_or_insert_with(|| Box::new(Lookup::new()));
         lookup.follow(&self.tokens, self.num_prompt);
     }
 
     /// The sampled tokens that count: each follows those before it, and only the last may differ from its draft. Learns from
     /// them how good the proposer is.
     pub(super) fn accepted<'a>(&mut self, sampled: &'a [i32]) -> &'a [i32] {
-        let drafts = std::mem::take(&mut self.drafts);
+        let drafts = std::mem::take(&mut self.drafting.drafts);
         let pairs = sampled.iter().zip(&drafts);
         let num_right = pairs
             .take_while(|(sampled, draft)| sampled == draft)
@@ -151,7 +151,7 @@ impl Scheduler {
 
     fn propose(&mut self, request: RequestId, index: u32, tokens: &[i32], by: Proposer) -> bool {
         let vocab_size = self.config.vocab_size;
-        let mut sequences = self.sequences(request).into_iter();
+        let mut sequences = self.slots.sequences(request).into_iter();
         let slot = sequences.find(|&slot| self.request(slot).index == index);
         let may_draft = |&slot: &Slot| self.request(slot).may_draft();
         let Some(slot) = slot
@@ -160,13 +160,13 @@ impl Scheduler {
         else {
             return false;
         };
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         let known = |&token: &i32| usize::try_from(token).is_ok_and(|token| token < vocab_size);
         let known = tokens.iter().copied().take_while(known);
-        request.drafts.clear();
-        request.drafts.extend(known.take(MAX_DRAFTS));
-        request.proposer = by;
-        if !request.drafts.is_empty() && !self.drafted.contains(&slot) {
+        request.drafting.drafts.clear();
+        request.drafting.drafts.extend(known.take(MAX_DRAFTS));
+        request.drafting.proposer = by;
+        if !request.drafting.drafts.is_empty() && !self.drafted.contains(&slot) {
             self.drafted.push(slot);
         }
         true
@@ -181,8 +181,8 @@ impl Scheduler {
         found.clear();
         let (mut decodes, mut slots) = (Work::default(), Vec::new());
         for &slot in &self.running {
-            let request = live(&mut self.requests, slot);
-            if request.num_pending() == 1 && !request.restarts {
+            let request = self.slots.live(slot);
+            if request.is_decode() {
                 decodes = decodes.and(Work::sampled(request.num_computed, 1));
             }
             if request.is_undrafted() {
@@ -193,7 +193,7 @@ impl Scheduler {
         let share = pass / slots.len() as f64;
         let (mut rates, mut position) = (Vec::new(), 0);
         for slot in slots {
-            let request = live(&mut self.requests, slot);
+            let request = self.slots.live(slot);
             if request.is_looked_up(decodes, share, &self.costs) {
                 continue;
             }
@@ -222,7 +222,7 @@ impl Scheduler {
         let depth = drafts.depth(decodes, &self.costs);
         if depth == 0 {
             for answer in found.iter() {
-                live(&mut self.requests, answer.slot).acceptance[MODEL].fade();
+                self.slots.live(answer.slot).drafting.acceptance[MODEL].fade();
             }
         }
         depth
@@ -230,7 +230,7 @@ impl Scheduler {
 
     /// The tokens of the live answer in a slot from `start` on; none if there is no such answer.
     pub fn tokens_from(&self, slot: Slot, start: usize) -> &[i32] {
-        let request = self.requests.get(slot as usize).and_then(Option::as_ref);
+        let request = self.slots.get(slot);
         let tokens = request.and_then(|request| request.tokens.get(start..));
         tokens.unwrap_or_default()
     }
@@ -255,18 +255,18 @@ impl StepBuilder<'_> {
             for (row, &count) in counts.iter().enumerate() {
                 self.items[row].num_samples += self.take_drafts(self.items[row].slot, count) as u32;
             }
-            let (requests, items) = (&self.scheduler.requests, &self.items);
+            let (slots, items) = (&self.scheduler.slots, &self.items);
             let drafts = |slot: Slot| {
-                let request = requests[slot as usize].as_ref();
-                request.map_or(&[][..], |request| request.drafts.as_slice())
+                let request = slots.get(slot);
+                request.map_or(&[][..], |request| request.drafting.drafts.as_slice())
             };
             self.plan.insert_drafts(|row| drafts(items[row].slot));
         }
         // Those of a paused request wait on.
-        let requests = &self.scheduler.requests;
+        let slots = &self.scheduler.slots;
         self.scheduler.drafted.retain(|&slot| {
-            let request = requests[slot as usize].as_ref();
-            request.is_some_and(|request| request.in_flight == 0 && !request.drafts.is_empty())
+            let request = slots.get(slot);
+            request.is_some_and(|request| request.in_flight == 0 && !request.drafting.drafts.is_empty())
         });
     }
 
@@ -275,9 +275,9 @@ impl StepBuilder<'_> {
         let scheduler = &mut *self.scheduler;
         let (mut candidates, mut looked_up) = (Vec::new(), Vec::new());
         for (row, item) in self.items.iter().enumerate() {
-            let request = live(&mut scheduler.requests, item.slot);
+            let request = scheduler.slots.live(item.slot);
             if !request.is_drafting(item) {
-                request.drafts.clear();
+                request.drafting.drafts.clear();
                 continue;
             }
             // One more token is sampled than there are drafts.
@@ -304,8 +304,8 @@ impl StepBuilder<'_> {
     /// are left.
     fn take_drafts(&mut self, slot: Slot, most: usize) -> usize {
         let (scheduler, plan) = (&mut *self.scheduler, &mut *self.plan);
-        let request = live(&mut scheduler.requests, slot);
-        if request.drafts.is_empty() {
+        let request = scheduler.slots.live(slot);
+        if request.drafting.drafts.is_empty() {
             return 0;
         }
         if most == 0
@@ -326,7 +326,7 @@ impl StepBuilder<'_> {
         {
             count -= 1;
         }
-        request.drafts.truncate(count);
+        request.drafting.drafts.truncate(count);
         if count == 0 {
             return 0;
         }
@@ -349,10 +349,10 @@ impl StepBuilder<'_> {
 impl Scheduler {
     /// After a step with drafts has brought so many tokens: all but the last of them are computed, and nothing else.
     pub(super) fn settle_drafts(&mut self, slot: Slot, num_taken: usize) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         request.num_computed += num_taken - 1;
         // Where the runner is depends on how many it counts.
-        (request.last_token_is_sampled, request.is_moved) = (false, true);
+        request.runner_view = RunnerView::Moved;
         let num_computed = request.num_computed;
         if self.config.prefix_cache && request.cache_write {
             self.kv

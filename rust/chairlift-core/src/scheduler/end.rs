@@ -1,18 +1,18 @@
 //! How requests end: by a deadline, from outside, or by what they sampled; and what is released then.
 
-use super::{Scheduler, live};
+use super::Scheduler;
 use crate::{
     events::{EndReason, Failure, RequestStats},
-    ids::{Nanos, RequestId, Slot},
-    request::State,
+    ids::{Nanos, Slot},
+    request::{Request, State},
 };
 
 impl Scheduler {
     /// Ends what is due: requests that waited too long to start, and requests out of time.
     pub(super) fn expire(&mut self, now: Nanos) {
         while let Some(request) = self.deadlines.pop_due(now) {
-            for slot in self.sequences(request).into_iter().rev() {
-                if self.is_sequence_of(slot, request) {
+            for slot in self.slots.sequences(request).into_iter().rev() {
+                if self.slots.is_sequence_of(slot, request) {
                     self.expire_sequence(now, slot);
                 }
             }
@@ -22,23 +22,17 @@ impl Scheduler {
 
     pub(super) fn expire_sequence(&mut self, now: Nanos, slot: Slot) {
         let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
-        let request = live(&mut self.requests, slot);
-        if due(request.deadline) {
+        let request = self.slots.live(slot);
+        if due(request.timing.deadline) {
             self.end_early(now, slot, EndReason::TimeLimit);
-        } else if due(request.queue_deadline) && !request.has_started {
+        } else if due(request.timing.queue_deadline) && !request.has_started {
             self.end_early(now, slot, EndReason::Failed(Failure::QueueTimeout));
         }
     }
 
-    /// The slot still has a sequence of this request.
-    pub(super) fn is_sequence_of(&self, slot: Slot, owner: RequestId) -> bool {
-        let request = self.requests[slot as usize].as_ref();
-        request.is_some_and(|request| request.owner == owner && request.is_live())
-    }
-
     /// Ends a request from outside a step: text that was held back is decided now, unless it failed.
     pub(super) fn end_early(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         if !matches!(reason, EndReason::Failed(_)) {
             let start = self.events.text.len();
             request
@@ -52,7 +46,7 @@ impl Scheduler {
 
     /// The one way out: emits the last event of a sequence. An error ends all sequences of its request.
     pub(super) fn end(&mut self, now: Nanos, slot: Slot, reason: EndReason) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         let (owner, answer) = (request.owner, request.event_key());
         if !matches!(reason, EndReason::Failed(_)) {
             let unspent = request.unspent_credit();
@@ -60,17 +54,17 @@ impl Scheduler {
             let (stats, last) = self.close(now, slot);
             self.events.end(answer, reason, stats, last);
             if !last && !ends_all {
-                let others = self.sequences(owner);
+                let others = self.slots.sequences(owner);
                 self.deal_credit(&others, unspent);
             }
             return;
         }
-        let mut sequences = self.sequences(owner);
+        let mut sequences = self.slots.sequences(owner);
         sequences.retain(|&other| other != slot);
         sequences.push(slot);
         // Siblings that wait for their parent end before it.
-        sequences.sort_by_key(|&slot| live(&mut self.requests, slot).parent.is_none());
-        let mut stats = live(&mut self.requests, slot).stats;
+        sequences.sort_by_key(|&slot| self.slots.live(slot).parent.is_none());
+        let mut stats = self.slots.live(slot).stats;
         (stats.prompt_tokens, stats.cached_tokens) = (0, 0);
         stats.finished = now;
         for other in sequences {
@@ -90,8 +84,8 @@ impl Scheduler {
     pub(super) fn close(&mut self, now: Nanos, slot: Slot) -> (RequestStats, bool) {
         self.stop_waiting(slot);
         self.share_wait(slot);
-        let last = self.leave_group(slot);
-        let request = live(&mut self.requests, slot);
+        let last = self.slots.leave_group(slot);
+        let request = self.slots.live(slot);
         self.num_with_parent -= usize::from(request.state == State::WithParent);
         self.queue.shares.leave(now, request.tenant);
         request.state = State::Ended { row: request.row() };
@@ -107,10 +101,7 @@ impl Scheduler {
 
     /// The one place that frees: blocks, row and slot of an ended request that no step names.
     pub(super) fn release(&mut self, slot: Slot) {
-        let mut request = self.requests[slot as usize]
-            .take()
-            .expect("invariant: released once");
-        debug_assert!(!request.is_live() && request.in_flight == 0);
+        let mut request = self.slots.release(slot);
         self.kv.release(&mut request.table);
         self.kv.forget_swapped(&mut request.table);
         match request.row() {
@@ -121,7 +112,6 @@ impl Scheduler {
             Some(row) => self.rows.release(row),
             None => {}
         }
-        self.free_slots.push(slot);
     }
 
     /// Takes ended requests off the running list and ends the batch when it is empty. Every public call that may end
@@ -130,12 +120,9 @@ impl Scheduler {
         if !std::mem::take(&mut self.needs_sweep) {
             return;
         }
-        let requests = &self.requests;
-        self.running.retain(|&slot| {
-            requests[slot as usize]
-                .as_ref()
-                .is_some_and(|request| matches!(request.state, State::Running { .. }))
-        });
+        let slots = &self.slots;
+        self.running
+            .retain(|&slot| slots.get(slot).is_some_and(Request::is_running));
         if self.running.is_empty() {
             self.rows.release_held();
         }

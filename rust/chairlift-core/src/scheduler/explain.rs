@@ -1,6 +1,6 @@
 //! Why a request waits: what holds it up now, and for its last event where the time before its first step went.
 
-use super::{Scheduler, live};
+use super::Scheduler;
 use crate::{
     ids::{RequestId, Slot},
     queue::{WaitCause, Waiter},
@@ -36,8 +36,8 @@ impl Scheduler {
     /// Explains what a request does and waits for; None if it has ended or never was. Takes time in the number of waiting
     /// requests.
     pub fn explain(&self, request: RequestId) -> Option<Explanation> {
-        let sequences = self.sequences(request).into_iter();
-        let sequences = sequences.filter_map(|slot| self.requests[slot as usize].as_ref());
+        let sequences = self.slots.sequences(request).into_iter();
+        let sequences = sequences.filter_map(|slot| self.slots.get(slot));
         // Of several the one that is furthest from its end: a sibling that waits for its parent does as the parent does.
         let leads = sequences.filter(|sequence| sequence.parent.is_none());
         let request = leads.min_by_key(|sequence| (sequence.row().is_some(), sequence.index))?;
@@ -63,7 +63,7 @@ impl Scheduler {
 
     /// Begins to measure the wait of a request, as it waits now.
     pub(super) fn begin_wait(&mut self, slot: Slot) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         if !request.has_started && request.parent.is_none() {
             request.waits_before = self.wait_clock.totals(waiter(request));
         }
@@ -71,7 +71,7 @@ impl Scheduler {
 
     /// Records the wait of a request that is about to wait in another way, or no more.
     pub(super) fn record_wait(&mut self, slot: Slot) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         if !request.has_started && request.parent.is_none() {
             let totals = self.wait_clock.totals(waiter(request));
             let stats = &mut request.stats;
@@ -83,13 +83,13 @@ impl Scheduler {
 impl Scheduler {
     /// A sibling that ends before its parent has started has waited as the parent did.
     pub(super) fn share_wait(&mut self, slot: Slot) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         let has_started = request.has_started;
         if let Some(parent) = request.parent.filter(|_| !has_started) {
             self.record_wait(parent);
             self.begin_wait(parent);
-            let waits = live(&mut self.requests, parent).stats.wait_times;
-            live(&mut self.requests, slot).stats.wait_times = waits;
+            let waits = self.slots.live(parent).stats.wait_times;
+            self.slots.live(slot).stats.wait_times = waits;
         }
     }
 }

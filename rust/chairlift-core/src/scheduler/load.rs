@@ -61,7 +61,7 @@ impl Scheduler {
         let num_free_blocks = self.kv.num_free();
         let num_used = self.kv.num_blocks() - num_free_blocks;
         let unwritten = |&slot: &Slot| {
-            let request = self.requests[slot as usize].as_ref();
+            let request = self.slots.get(slot);
             // Of a block that others own, too, nothing is its own.
             let request = request.filter(|request| {
                 request.parent.is_none() && !self.kv.is_tail_shared(&request.table)
@@ -72,7 +72,7 @@ impl Scheduler {
         };
         let num_unwritten: usize = self.running.iter().map(unwritten).sum();
         let is_suspended = |slot: &&Slot| {
-            let request = self.requests[**slot as usize].as_ref();
+            let request = self.slots.get(**slot);
             request.is_some_and(Request::is_suspended)
         };
         Load {
@@ -86,13 +86,13 @@ impl Scheduler {
             num_free_blocks,
             num_cached_blocks: self.kv.num_published(),
             num_kv_tokens: num_used * block_size - num_unwritten * self.kv.num_groups(),
-            num_preemptions: self.num_preemptions,
-            num_recomputed_tokens: self.num_recomputed_tokens,
+            num_preemptions: self.counters.num_preemptions,
+            num_recomputed_tokens: self.counters.num_recomputed_tokens,
             num_host_blocks: self.config.num_host_blocks,
             num_free_host_blocks: self.kv.num_free_host(),
-            num_swapped_tokens: self.num_swapped_tokens,
-            num_prefix_queries: self.num_prefix_queries,
-            num_prefix_hits: self.num_prefix_hits,
+            num_swapped_tokens: self.counters.num_swapped_tokens,
+            num_prefix_queries: self.counters.num_prefix_queries,
+            num_prefix_hits: self.counters.num_prefix_hits,
             num_state_snapshots: self.kv.num_state_snapshots(),
         }
     }

@@ -1,12 +1,12 @@
 //! The end of a step: take the sampled tokens, or roll the step back.
 
-use super::{Item, Scheduler, Step, live};
+use super::{Item, Scheduler, Step};
 use crate::{
     error::StepError,
     events::{EndReason, Failure},
     ids::{Nanos, RequestId, Slot, StepId},
     queue::OUTPUT_COST,
-    request::Request,
+    request::{Request, RunnerView},
 };
 use chairlift_draws::token::{NO_TOKEN_LEFT, TOO_COMPLEX};
 
@@ -83,7 +83,7 @@ impl Scheduler {
             self.kv.drop_state(item.saved);
             return 0;
         }
-        let request = live(&mut self.requests, item.slot);
+        let request = self.slots.live(item.slot);
         let is_token =
             |&&token: &&i32| usize::try_from(token).is_ok_and(|token| token < vocab_size);
         let sampled = samples.tokens;
@@ -101,9 +101,9 @@ impl Scheduler {
             self.end(now, item.slot, EndReason::Failed(failure));
             return 0;
         }
-        request.comes_back = false;
+        request.has_swapped_in();
         self.send_prompt(item, first_score);
-        let request = live(&mut self.requests, item.slot);
+        let request = self.slots.live(item.slot);
         if self.config.prefix_cache && request.cache_write {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
@@ -117,7 +117,7 @@ impl Scheduler {
             self.fork(item.slot);
         }
         // A later step in flight begins where this one ended.
-        let request = live(&mut self.requests, item.slot);
+        let request = self.slots.live(item.slot);
         self.kv
             .trim(&mut request.table, request.tokens.len(), item.end);
         if !has_samples {
@@ -130,7 +130,7 @@ impl Scheduler {
 
     /// Sends what a step adds to a prompt that is asked for.
     fn send_prompt(&mut self, item: Item, first_score: usize) {
-        let request = live(&mut self.requests, item.slot);
+        let request = self.slots.live(item.slot);
         let Some(prompt) = &mut request.prompt else {
             return;
         };
@@ -144,7 +144,7 @@ impl Scheduler {
     /// A step no longer names the request, and its drafts no longer count; false if it has ended before. The last such step
     /// releases it.
     fn leave_step(&mut self, item: Item) -> bool {
-        let request = live(&mut self.requests, item.slot);
+        let request = self.slots.live(item.slot);
         request.in_flight -= 1;
         request.num_unknown -= usize::from(item.num_samples > 0);
         request.num_computed -= (item.num_samples as usize).saturating_sub(1);
@@ -158,7 +158,7 @@ impl Scheduler {
     /// Appends sampled tokens to a request, up to the one that ends it; returns how many.
     fn accept(&mut self, now: Nanos, slot: Slot, samples: Samples<'_>, has_drafts: bool) -> usize {
         let Samples { tokens, first_slot } = samples;
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         let text_start = self.events.text.len();
         let out = &mut self.events.text;
         let mut end = None;
@@ -167,7 +167,7 @@ impl Scheduler {
             end = request.push(tokens[num_taken], &self.token_table, out);
             num_taken += 1;
         }
-        request.last_token_is_sampled = true;
+        request.runner_view = RunnerView::LastSampled;
         if request.num_output() == num_taken {
             request.stats.first_token = Some(now);
         }
@@ -214,12 +214,14 @@ impl Scheduler {
         let was_live: Vec<_> = items.filter(|&(_, item)| self.is_live_item(item)).collect();
         // What it should have copied is anything.
         self.kv.forget_swaps();
-        for request in self.requests.iter_mut().flatten() {
+        for request in self.slots.iter_mut() {
             self.kv.forget_swapped(&mut request.table);
         }
         let is_named = |slot: &Slot| {
-            let request = self.requests[*slot as usize].as_ref();
-            request.is_some_and(|request| request.in_flight > 0 || request.comes_back)
+            let request = self.slots.get(*slot);
+            request.is_some_and(|request| {
+                request.in_flight > 0 || request.runner_view == RunnerView::SwappingIn
+            })
         };
         let mut named: Vec<_> = self.running.iter().copied().filter(is_named).collect();
         while let Some(step) = self.in_flight.pop_front() {
@@ -231,7 +233,7 @@ impl Scheduler {
             self.recycle(step.items);
         }
         for &slot in &named {
-            let request = self.requests[slot as usize].as_ref();
+            let request = self.slots.get(slot);
             // One that has ended did so with another sequence of its request.
             let request = request.filter(|request| request.is_live());
             if request.is_some_and(|request| failing.contains(&request.owner)) {
@@ -242,7 +244,7 @@ impl Scheduler {
             self.last_step.rows[index].is_finished = !self.is_live_item(item);
         }
         named.retain(|&slot| {
-            let request = self.requests[slot as usize].as_ref();
+            let request = self.slots.get(slot);
             request.is_some_and(Request::is_live)
         });
         self.roll_back(&named);
@@ -254,10 +256,10 @@ impl Scheduler {
     /// their next steps begin them again.
     fn roll_back(&mut self, named: &[Slot]) {
         for &slot in named {
-            let request = live(&mut self.requests, slot);
+            let request = self.slots.live(slot);
             self.kv.release(&mut request.table);
             request.lose_computed();
-            request.restarts = true;
+            request.runner_view = RunnerView::Restarting;
         }
     }
 

@@ -17,7 +17,7 @@
 //! A preempted request waits in front of all that are fresh. It keeps what it has computed in host memory where copying it
 //! there and back takes less time than computing it again.
 
-use super::{Scheduler, fair_share::RowUsage, live, step::StepBuilder, yielding::LEAST_PROGRESS};
+use super::{Scheduler, fair_share::RowUsage, step::StepBuilder, yielding::LEAST_PROGRESS};
 use crate::{
     cost_model::Work,
     ids::Slot,
@@ -203,9 +203,9 @@ impl Scheduler {
     /// A running request that no step names loses row and blocks, with its siblings if they wait for its prompt, and waits.
     pub(super) fn preempt(&mut self, slot: Slot) {
         self.swap_out(slot);
-        for sibling in self.siblings(slot) {
+        for sibling in self.slots.siblings(slot) {
             self.release_row(sibling);
-            live(&mut self.requests, sibling).state = State::WithParent;
+            self.slots.live(sibling).state = State::WithParent;
             self.num_with_parent += 1;
         }
         self.lose_row(slot);
@@ -215,20 +215,20 @@ impl Scheduler {
     pub(super) fn lose_row(&mut self, slot: Slot) {
         self.record_wait(slot);
         self.release_row(slot);
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
         self.kv.release(&mut request.table);
         request.lose_computed();
         request.times_preempted += 1;
         request.yields_from = request.tokens.len() + LEAST_PROGRESS;
         request.stats.num_preemptions += 1;
-        self.num_preemptions += 1;
+        self.counters.num_preemptions += 1;
         self.preempted.push(request.owner);
         self.wait(slot, Origin::Preempted);
     }
 
     fn release_row(&mut self, slot: Slot) {
-        let row = live(&mut self.requests, slot).row();
+        let row = self.slots.live(slot).row();
         let row = row.expect("invariant: a running request has a row");
         self.rows.release(row);
         self.needs_sweep = true;
@@ -236,7 +236,7 @@ impl Scheduler {
 
     /// Copies what a request has computed to host memory if that pays and there is room.
     fn swap_out(&mut self, slot: Slot) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         let num_blocks = request.table.blocks().count() as u64;
         let both_ways = 2 * num_blocks * self.config.swap_block_time;
         let again = self.costs.added(Work::of(0, request.num_computed));

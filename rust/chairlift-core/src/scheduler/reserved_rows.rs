@@ -11,7 +11,7 @@
 //! row is not for the first in any case. A preempted request is no exception: else a tenant beyond its share would take back
 //! the row that it has yielded ([`super::yielding`]), and yield again to the next request.
 
-use super::{Scheduler, fair_share::RowUsage, slot_of, step::StepBuilder};
+use super::{Scheduler, fair_share::RowUsage, step::StepBuilder};
 use crate::ids::Slot;
 
 /// With fewer rows none is reserved.
@@ -36,7 +36,7 @@ impl StepBuilder<'_> {
         };
         let passes = |tenant| !usage.has_share(tenant);
         let scheduler = &self.scheduler;
-        slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)
+        scheduler.slots.find(scheduler.queue.first_new(passes)?)
     }
 
     /// The rows by tenant, if the request has to leave those that are free to others: its tenant has its share of the rows,

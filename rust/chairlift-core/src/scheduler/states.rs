@@ -10,7 +10,7 @@
 //! is a boundary up to which it knows the blocks alone: the prompts of others branch off there, so that the next one
 //! is to begin there. While an answer grows, the snapshot at its last full block takes the place of the one before.
 
-use super::{Scheduler, live};
+use super::Scheduler;
 use crate::{
     ids::{Row, Slot, Snapshot},
     plan::Plan,
@@ -51,7 +51,7 @@ impl Scheduler {
         if self.config.state_snapshots.is_none() || start == 0 {
             return;
         }
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         let snapshot = self.kv.read_state(&mut request.table);
         plan.load_state(row, snapshot);
     }
@@ -68,7 +68,7 @@ impl Scheduler {
         let request = self.request(slot);
         let row = request.row()?;
         if request.num_siblings > 0 && start > 0 && start == request.num_prompt - 1 {
-            for sibling in self.siblings(slot) {
+            for sibling in self.slots.siblings(slot) {
                 let sibling = self.request(sibling).row();
                 plan.copy_state(sibling.expect("invariant: siblings run with it"), row);
             }

@@ -1,10 +1,11 @@
 //! Planning a step: running requests go on, then waiting requests may be admitted.
 
-use super::{Item, Scheduler, Step, budget::Budget, live, yielding::Claim};
+use super::{Item, Scheduler, Step, budget::Budget, yielding::Claim};
 use crate::{
     cost_model::Work,
     ids::{Nanos, Slot, StepId},
     plan::{LAST_SAMPLED, Plan},
+    request::RunnerView,
 };
 
 /// What `schedule` decided.
@@ -74,10 +75,10 @@ impl<'a> StepBuilder<'a> {
     fn new(scheduler: &'a mut Scheduler, now: Nanos, plan: &'a mut Plan, claim: Claim) -> Self {
         let (mut decodes, mut num_idle_rows) = (Work::default(), 0);
         for &slot in &scheduler.running {
-            let request = live(&mut scheduler.requests, slot);
+            let request = scheduler.slots.live(slot);
             match request.num_pending() {
                 0 if request.is_idle() => num_idle_rows += request.num_rows(),
-                1 if !request.restarts && !claim.left_out.contains(&slot) => {
+                1 if !request.restarts() && !claim.left_out.contains(&slot) => {
                     decodes = decodes.and(Work::sampled(request.num_computed, 1));
                 }
                 _ => {}
@@ -106,7 +107,7 @@ impl<'a> StepBuilder<'a> {
         let mut index = 0;
         while index < self.end {
             let slot = self.scheduler.running[index];
-            if !live(&mut self.scheduler.requests, slot).is_running() {
+            if !self.scheduler.slots.live(slot).is_running() {
                 // A request before it has taken its row.
             } else if self.claim.left_out.contains(&slot) {
                 // It yields its row when the steps that name it have ended.
@@ -122,7 +123,7 @@ impl<'a> StepBuilder<'a> {
 
     /// Adds the next tokens of the running request at `index`; if it needs a block, others make room.
     fn schedule_next(&mut self, index: usize, slot: Slot) {
-        let is_decode = live(&mut self.scheduler.requests, slot).is_decode();
+        let is_decode = self.scheduler.slots.live(slot).is_decode();
         loop {
             let has_blocks = if is_decode {
                 self.schedule_tokens(slot, 1)
@@ -137,11 +138,11 @@ impl<'a> StepBuilder<'a> {
 
     /// Adds as many tokens of a running prompt as the budget has left; false if there are no blocks for them.
     pub(super) fn schedule_chunk(&mut self, slot: Slot) -> bool {
-        let request = live(&mut self.scheduler.requests, slot);
+        let request = self.scheduler.slots.live(slot);
         let (mut start, pending, restarts) = (
             request.num_computed,
             request.num_pending(),
-            request.restarts,
+            request.restarts(),
         );
         if pending == 0 {
             return true;
@@ -178,9 +179,9 @@ impl<'a> StepBuilder<'a> {
         let has_blocks = self.scheduler.take_blocks(slot, num_hits, 0);
         if has_blocks {
             let block_size = self.scheduler.config.block_size;
-            let request = live(&mut self.scheduler.requests, slot);
+            let request = self.scheduler.slots.live(slot);
             request.num_computed = num_hits * block_size;
-            (request.restarts, request.is_moved) = (false, true);
+            request.runner_view = RunnerView::Moved;
         }
         has_blocks
     }
@@ -188,7 +189,7 @@ impl<'a> StepBuilder<'a> {
     /// Adds the next `count` tokens of a running request; false if there are no blocks for them.
     fn schedule_tokens(&mut self, slot: Slot, count: usize) -> bool {
         let (scheduler, plan) = (&mut *self.scheduler, &mut *self.plan);
-        let mut request = live(&mut scheduler.requests, slot);
+        let mut request = scheduler.slots.live(slot);
         let row = request
             .row()
             .expect("invariant: a running request has a row");
@@ -198,23 +199,25 @@ impl<'a> StepBuilder<'a> {
         }
         if !request.has_started {
             scheduler.start(self.now, slot);
-            request = live(&mut scheduler.requests, slot);
+            request = scheduler.slots.live(slot);
         }
         for (source, target) in scheduler.kv.take_copies() {
             plan.copy(source, target);
         }
-        if std::mem::take(&mut request.is_moved) {
+        if request.runner_view == RunnerView::Moved {
+            request.runner_view = RunnerView::Current;
             plan.assign(row, slot, request.index, start, request.adapter);
-            scheduler.num_recomputed_tokens += request.count_recomputed(start);
+            scheduler.counters.num_recomputed_tokens += request.count_recomputed(start);
             scheduler.load_state(slot, row, start, plan);
         }
         let saved = scheduler.plan_states(slot, start, end, plan);
-        let request = live(&mut scheduler.requests, slot);
+        let request = scheduler.slots.live(slot);
         request.table.take_updates(|group, block_index, block| {
             plan.set_block(group, row, block_index, block);
         });
         let samples = end == request.num_tokens();
-        let is_last_sampled = request.num_unknown > 0 || request.last_token_is_sampled;
+        let is_last_sampled =
+            request.num_unknown > 0 || request.runner_view == RunnerView::LastSampled;
         if is_last_sampled && samples && count == 1 {
             plan.schedule(row, &[LAST_SAMPLED]);
         } else {

@@ -77,7 +77,7 @@ impl Scheduler {
 
     /// Whether the sequence that a step names has not ended.
     pub(super) fn is_live_item(&self, item: Item) -> bool {
-        let request = self.requests[item.slot as usize].as_ref();
+        let request = self.slots.get(item.slot);
         request.is_some_and(crate::request::Request::is_live)
     }
 }

@@ -9,7 +9,7 @@
 //! Suspended requests with a row are the first to be preempted, the youngest first: by a running request that needs a block,
 //! and by the head of the queue if it can be admitted then. They resume as all preempted requests do.
 
-use super::{Scheduler, live};
+use super::Scheduler;
 use crate::{
     ids::Slot,
     request::{Origin, State},
@@ -18,7 +18,7 @@ use crate::{
 impl Scheduler {
     /// A request without a row waits: in the queue, or outside while it may not go on.
     pub(super) fn wait(&mut self, slot: Slot, origin: Origin) {
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         self.num_waiting_tokens += request.tokens.len();
         if request.is_suspended() {
             request.state = State::Suspended(origin);
@@ -34,7 +34,7 @@ impl Scheduler {
     /// Ends what `wait` began, and returns where the request came from; None if it does not wait.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> Option<Origin> {
         self.record_wait(slot);
-        let request = live(&mut self.requests, slot);
+        let request = self.slots.live(slot);
         match request.state {
             State::Waiting(origin) => {
                 let is_fresh = origin == Origin::Fresh;

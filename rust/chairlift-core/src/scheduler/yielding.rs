@@ -16,7 +16,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Scheduler, fair_share::RowUsage, live, slot_of};
+use super::{Scheduler, fair_share::RowUsage};
 use crate::ids::{Nanos, Slot, Tenant};
 
 /// Tokens between two preemptions of a sequence by which it yields: each is paid for by progress.
@@ -44,7 +44,7 @@ impl Scheduler {
             let request = self.request(slot);
             !usage.has_share_beside(request.tenant, request.num_rows() - 1)
         };
-        let slot = |id| slot_of(&self.requests, id);
+        let slot = |id| self.slots.find(id);
         let mut preempted = self.queue.preempted().filter_map(slot);
         preempted.find(stays_within).or_else(|| {
             let passes = self.reserves_rows();
@@ -150,8 +150,8 @@ impl Scheduler {
     /// A sibling that waits for its parent loses its row alone: it computes the prompt itself when it gets another, or finds
     /// it in the prefix cache.
     fn part_from_parent(&mut self, slot: Slot) {
-        if let Some(parent) = live(&mut self.requests, slot).parent.take() {
-            live(&mut self.requests, parent).num_siblings -= 1;
+        if let Some(parent) = self.slots.live(slot).parent.take() {
+            self.slots.live(parent).num_siblings -= 1;
         }
         self.lose_row(slot);
     }

@@ -38,11 +38,11 @@ mutants! { MUTANTS of "chairlift-core":
         "if !is_live && !is_named {" => "if false {";
     failed_step_forgets_the_ended, "vllm-ascend#16662", "a failed step skips requests that have ended", "scheduler/outcome.rs":
         "                self.leave_step(item);\n            }\n            self.recycle" =>
-        "                if live(&mut self.requests, item.slot).is_live() { self.leave_step(item); }\n            }\n            self.recycle";
+        "                if self.slots.live(item.slot).is_live() { self.leave_step(item); }\n            }\n            self.recycle";
     abort_before_first_schedule, "vllm#18485", "only preempted requests are taken off the queue", "scheduler/end.rs":
-        "        self.stop_waiting(slot);\n" => "        if live(&mut self.requests, slot).is_preempted() { self.stop_waiting(slot); }\n";
-    normal_end_leaks_its_entry, "ATOM#1441", "a request that ends normally keeps its entry", "scheduler/end.rs":
-        "        self.free_slots.push(slot);" => "        if request.times_preempted > 0 { self.free_slots.push(slot); }";
+        "        self.stop_waiting(slot);\n" => "        if self.slots.live(slot).is_preempted() { self.stop_waiting(slot); }\n";
+    normal_end_leaks_its_entry, "ATOM#1441", "a request that ends normally keeps its entry", "scheduler/slots.rs":
+        "        self.free.push(slot);" => "        if request.times_preempted > 0 { self.free.push(slot); }";
     half_admission_is_not_undone, "sglang#16067", "a promise stays when admission fails half-way", "kv_cache/admit.rs":
         "if promise + self.num_taken(&start) + headroom > self.num_available() {" => "if promise + self.num_taken(&start) + headroom > self.num_available() { self.promised += promise.min(self.num_available());";
     shared_block_is_not_counted, "atlas#373", "a shared block counts one owner", "kv_cache/block_pool.rs":
@@ -77,7 +77,7 @@ mutants! { MUTANTS of "chairlift-core":
     suspended_keeps_blocks, "vllm#45388", "a preempted request suspends its blocks", "scheduler/preempt.rs":
         "        self.kv.release(&mut request.table);\n" => "";
     preempts_without_gain, "vllm-ascend#16315", "a request is preempted for another that is not scheduled", "scheduler/preempt.rs":
-        "            self.scheduler.preempt(slot);\n            return true;\n        }\n        // Steps" => "            self.scheduler.preempt(slot);\n            return false;\n        }\n        // Steps";
+        "            return slot != own;" => "            return false;";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/admit.rs":
         "num_running * self.kv.num_groups() + own" => "num_running * 0 + own * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
@@ -93,12 +93,12 @@ mutants! { MUTANTS of "chairlift-core":
     preempted_go_last, "vllm#31731", "a preempted request queues up again", "scheduler/preempt.rs":
         "self.wait(slot, Origin::Preempted);" => "self.wait(slot, Origin::Fresh);";
     a_failed_step_preempts, "-", "a failed step is counted as a preemption", "scheduler/outcome.rs":
-        "            request.restarts = true;\n" => "            request.restarts = true;\n            self.num_preemptions += 1;\n";
+        "            request.runner_view = RunnerView::Restarting;\n" => "            request.runner_view = RunnerView::Restarting;\n            self.counters.num_preemptions += 1;\n";
     no_wake_up, "vllm#45387", "an idle scheduler forgets its deadlines", "scheduler/step.rs":
         "[gate_opens, scheduler.deadlines.next()]" => "[gate_opens, None]";
     gate_opens_late, "-", "a partial batch misses the time at which it is due", "policy.rs":
         "moment.now >= due" => "moment.now > due";
-    flush_is_lost, "-", "a flush does not reach the request that arrived last", "scheduler.rs":
+    flush_is_lost, "-", "a flush does not reach the request that arrived last", "scheduler/slots.rs":
         "RequestId((self.num_added + 1) * self.requests.len() as u64)" => "RequestId(self.num_added * self.requests.len() as u64)";
 
     // Wrong KV.
@@ -132,7 +132,7 @@ mutants! { MUTANTS of "chairlift-core":
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
         "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
     left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "request.rs":
-        "        self.last_token_is_sampled = false;\n" => "";
+        "        self.num_computed = 0;\n        self.runner_view = RunnerView::Current;\n" => "        self.num_computed = 0;\n        if self.runner_view != RunnerView::LastSampled { self.runner_view = RunnerView::Current; }\n";
     published_too_early, "-", "blocks are known before their step has succeeded", "scheduler/step.rs":
         "        request.num_computed = end;\n        request.in_flight" =>
         "        scheduler.kv.publish(&mut request.table, &request.tokens, end.min(request.tokens.len()));\n        request.num_computed = end;\n        request.in_flight";
@@ -182,14 +182,14 @@ mutants! { MUTANTS of "chairlift-core":
     answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
         "        1 + self.num_siblings\n" => "        1\n";
     siblings_keep_their_rows, "-", "a preempted request leaves its waiting siblings in their rows", "scheduler/preempt.rs":
-        "for sibling in self.siblings(slot) {\n            self.release_row" => "for sibling in Vec::new() {\n            self.release_row";
+        "for sibling in self.slots.siblings(slot) {\n            self.release_row" => "for sibling in Vec::new() {\n            self.release_row";
     siblings_give_way_alone, "-", "an answer loses its row while another computes its prompt", "request.rs":
         "self.in_flight == 0 && self.is_suspended() && self.parent.is_none()" => "self.in_flight == 0 && self.is_suspended()";
     a_batch_counts_requests, "-", "a batch takes more answers than it has rows", "scheduler/admit.rs":
         "limit.saturating_sub(if resumes { 0 } else { num_rows })" => "limit.saturating_sub(usize::from(!resumes))";
     each_answer_pays_the_prompt, "-", "the prompt is on the bill of every answer", "scheduler/add.rs":
         "(sibling.stats.prompt_tokens, sibling.credit_end) = (0, share(index));" => "sibling.credit_end = share(index);";
-    last_too_early, "-", "the first sequence that ends is reported as the last", "scheduler/sequence_group.rs":
+    last_too_early, "-", "the first sequence that ends is reported as the last", "scheduler/slots.rs":
         "        is_last\n" => "        let _ = is_last;\n        true\n";
     an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler/end.rs":
         "        sequences.retain(|&other| other != slot);\n        sequences.push(slot);" => "        sequences = vec![slot];";
@@ -208,9 +208,9 @@ mutants! { MUTANTS of "chairlift-core":
     completes_the_ended, "vllm#43226", "a step completes a request that was aborted", "scheduler/outcome.rs":
         "        if !self.leave_step(item) {\n            self.kv.drop_state(item.saved);\n            return 0;\n        }" =>
         "        let ended = !self.leave_step(item);\n        if ended && self.requests[item.slot as usize].is_none() {\n            self.kv.drop_state(item.saved);\n            return 0;\n        }";
-    ids_repeat, "vllm#10583", "an id is given out twice", "scheduler/add.rs":
-        "        self.num_added += 1;\n" => "";
-    stale_abort, "vllm#23697", "an abort of an ended request ends the request that has its slot now", "scheduler.rs":
+    ids_repeat, "vllm#10583", "an id is given out twice", "scheduler/slots.rs":
+        "            self.num_added += 1;\n" => "";
+    stale_abort, "vllm#23697", "an abort of an ended request ends the request that has its slot now", "scheduler/slots.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
     preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/preempt.rs":
         "request.is_running() && request.in_flight == 0 && request.parent.is_none();" => "request.is_running() && request.parent.is_none();";
@@ -225,16 +225,16 @@ mutants! { MUTANTS of "chairlift-core":
     queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
         "if self.num_waiting() + num_sequences > most {" => "if self.num_waiting() + num_sequences > most + 1 {";
     queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler/end.rs":
-        "due(request.queue_deadline) && !request.has_started" => "due(request.queue_deadline)";
+        "due(request.timing.queue_deadline) && !request.has_started" => "due(request.timing.queue_deadline)";
     stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
-        "if may_stop && self.stop_token_ids" => "if self.stop_token_ids";
+        "if may_stop && self.stops.stop_token_ids" => "if self.stops.stop_token_ids";
 
     // Drafts.
     wrong_drafts_count, "-", "what was written for wrong drafts counts as computed", "scheduler/outcome.rs":
         "        request.num_computed -= (item.num_samples as usize).saturating_sub(1);\n" => "";
     wrong_draft_is_published, "-", "a block with drafts is known before they are accepted", "scheduler/outcome.rs":
         "request.accepted(tokens)" =>
-        "let all = [&request.tokens[..], &request.drafts].concat();\n            self.kv.publish(&mut request.table, &all, all.len());\n            request.accepted(tokens)";
+        "let all = [&request.tokens[..], &request.drafting.drafts].concat();\n            self.kv.publish(&mut request.table, &all, all.len());\n            request.accepted(tokens)";
     token_after_a_wrong_draft, "-", "a token that follows a wrong draft is accepted", "scheduler/draft.rs":
         "sampled.len().min(num_right + 1)" => "sampled.len().min(num_right + 2)";
     drafts_go_first, "-", "drafts take budget and blocks of waiting requests", "scheduler/step.rs":
@@ -244,13 +244,13 @@ mutants! { MUTANTS of "chairlift-core":
     block_after_drafts_is_not_told, "-", "the runner does not hear of a block in the place of one that was given back", "kv_cache/block_table.rs":
         "        self.num_reported = self.num_reported.min(num_indices);\n" => "";
     row_stays_behind_drafts, "-", "the runner goes on behind wrong drafts", "scheduler/draft.rs":
-        "request.is_moved) = (false, true);" => "request.is_moved) = (false, false);";
+        "request.runner_view = RunnerView::Moved;" => "request.runner_view = RunnerView::Current;";
     stop_amid_drafts_is_missed, "-", "an answer goes on past a stop amid accepted drafts", "scheduler/outcome.rs":
         "while end.is_none() && num_taken < tokens.len() {" => "while (end.is_none() || has_drafts) && num_taken < tokens.len() {";
     window_slides_over_drafts, "-", "a block is freed that is behind the window of a draft only", "scheduler/outcome.rs":
         ".trim(&mut request.table, request.tokens.len(), item.end)" => ".trim(&mut request.table, request.tokens.len(), item.end + item.num_samples.saturating_sub(1) as usize)";
     drafts_outlive_a_preemption, "-", "drafts are kept by a request that loses its row", "request.rs":
-        "        self.drafts.clear();\n" => "";
+        "        self.drafting.drafts.clear();\n" => "";
     drafts_beyond_the_credit, "-", "more drafts are computed than the credit pays for", "scheduler/draft.rs":
         "request.max_num_tokens.min(request.credit_end)" => "request.max_num_tokens";
     drafts_beyond_the_time, "-", "drafts take time that the step has not", "scheduler/budget.rs":
@@ -265,7 +265,7 @@ mutants! { MUTANTS of "chairlift-core":
     host_block_is_given_out_again, "-", "a host block is written in the plan that reads it", "kv_cache/swap.rs":
         "if self.outs.is_empty() && self.ins.is_empty() {" => "if !self.outs.is_empty() || self.outs.is_empty() {";
     failed_copies_are_trusted, "-", "what a failed step should have copied is read", "scheduler/outcome.rs":
-        "        for request in self.requests.iter_mut().flatten() {\n            self.kv.forget_swapped(&mut request.table);\n        }\n" => "";
+        "        for request in self.slots.iter_mut() {\n            self.kv.forget_swapped(&mut request.table);\n        }\n" => "";
     host_blocks_leak, "-", "a request that ends while it waits keeps its host blocks", "scheduler/end.rs":
         "        self.kv.forget_swapped(&mut request.table);\n" => "";
     dear_swaps, "-", "blocks are copied though computing is cheaper", "scheduler/preempt.rs":
@@ -285,7 +285,7 @@ mutants! { MUTANTS of "chairlift-core":
     the_last_credit_is_no_end, "-", "a request that has spent its last credit waits for more", "request.rs":
         "let is_spent = self.credit_is_final && " => "let is_spent = self.max_num_tokens == 0 && ";
     spent_before_the_last, "-", "a request that has spent its credit before the last one is announced waits for more", "scheduler/change.rs":
-        "live(&mut self.requests, slot).limit_reached() {" => "live(&mut self.requests, slot).limit_reached().filter(|_| !change.credit_is_final) {";
+        "self.slots.live(slot).limit_reached() {" => "self.slots.live(slot).limit_reached().filter(|_| !change.credit_is_final) {";
     the_last_token_is_not_awaited, "-", "the token that the last credit pays for is on its way and dropped", "request.rs":
         "let num_tokens = self.tokens.len();" => "let num_tokens = self.num_tokens();";
     the_last_credit_of_one, "-", "the last credit is that of the first answer alone", "scheduler/change.rs":
@@ -324,7 +324,7 @@ mutants! { MUTANTS of "chairlift-core":
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":
         "end.min(self.max_context_len.max(request.num_prompt + 1))" => "end";
     lower_limit_is_missed, "-", "a limit below what there is does not end the answer", "scheduler/change.rs":
-        "live(&mut self.requests, slot).limit_reached() {" => "live(&mut self.requests, slot).limit_reached().filter(|_| change.stopping.is_none()) {";
+        "self.slots.live(slot).limit_reached() {" => "self.slots.live(slot).limit_reached().filter(|_| change.stopping.is_none()) {";
     moved_deadline_is_missed, "-", "a new deadline is not watched", "scheduler/change.rs":
         "                self.deadlines.push(time, request.owner);\n" => "                let _ = time;\n";
     waits_are_forgotten, "-", "the parts of a wait before its last one are lost", "scheduler/waiting.rs":
@@ -351,7 +351,7 @@ mutants! { MUTANTS of "chairlift-core":
         "table.hashes[num_computed / self.block_size - 1]" => "table.hashes[(num_computed / self.block_size).saturating_sub(2)]";
     state_of_a_failed_step, "-", "what a failed step saved is used", "scheduler/outcome.rs":
         "                self.kv.drop_state(item.saved);\n                self.leave_step(item);" =>
-        "                let request = live(&mut self.requests, item.slot);\n                if let Some(saved) = item.saved {\n                    if request.is_live() {\n                        self.kv.publish(&mut request.table, &request.tokens, item.end);\n                        self.kv.publish_state(&mut request.table, saved, item.end, false);\n                    } else {\n                        self.kv.drop_state(item.saved);\n                    }\n                }\n                self.leave_step(item);";
+        "                let request = self.slots.live(item.slot);\n                if let Some(saved) = item.saved {\n                    if request.is_live() {\n                        self.kv.publish(&mut request.table, &request.tokens, item.end);\n                        self.kv.publish_state(&mut request.table, saved, item.end, false);\n                    } else {\n                        self.kv.drop_state(item.saved);\n                    }\n                }\n                self.leave_step(item);";
     state_of_an_ended_request_leaks, "-", "memory for the state of a request that has ended stays reserved", "scheduler/outcome.rs":
         "            self.kv.drop_state(item.saved);\n            return 0;\n        }\n        let request" => "            return 0;\n        }\n        let request";
     equal_state_leaks, "-", "memory for a state that is known already stays reserved", "kv_cache/snapshots.rs":

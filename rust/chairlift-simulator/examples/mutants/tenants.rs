@@ -10,7 +10,7 @@ mutants! { OF_TENANTS of "chairlift-core":
     reserved_rows_go_to_the_flood, "-", "a flood takes the rows that are reserved for tenants below their share", "scheduler/reserved_rows.rs":
         "usage.has_share(request.tenant) && !expected" => "!usage.has_share(request.tenant) && !expected";
     reserved_rows_wait_for_the_flood, "-", "a request that may have a reserved row waits behind one that may not", "scheduler/reserved_rows.rs":
-        "slot_of(&scheduler.requests, scheduler.queue.first_new(passes)?)" => "scheduler.queue.first_new(passes).and(None)";
+        "scheduler.slots.find(scheduler.queue.first_new(passes)?)" => "scheduler.queue.first_new(passes).and(None)";
     suspended_rows_wait_for_the_flood, "-", "a request of a flood is before one that may have the row of a suspended request", "scheduler/reserved_rows.rs":
         "scheduler.rows.num_free() + self.num_idle_rows" => "scheduler.rows.num_free() + self.num_idle_rows * 99";
     one_row_is_kept, "-", "of many rows as few are kept as of sixteen", "scheduler/reserved_rows.rs":
@@ -52,11 +52,11 @@ mutants! { OF_TENANTS of "chairlift-core":
     a_group_is_one_request, "-", "a request with many sequences claims rows beyond its share", "scheduler/yielding.rs":
         "!usage.has_share_beside(request.tenant, request.num_rows() - 1)" => "!usage.has_share_beside(request.tenant, 0)";
     parted_sequences_still_wait, "-", "a sibling without a row still waits for its parent", "scheduler/yielding.rs":
-        "live(&mut self.requests, parent).num_siblings -= 1;" => "live(&mut self.requests, parent).num_siblings -= 1; live(&mut self.requests, slot).parent = Some(parent);";
+        "self.slots.live(parent).num_siblings -= 1;" => "self.slots.live(parent).num_siblings -= 1; self.slots.live(slot).parent = Some(parent);";
     parted_sequences_are_counted, "-", "a parent waits for a row of a sibling that left it", "scheduler/yielding.rs":
-        "live(&mut self.requests, parent).num_siblings -= 1;" => "let _ = parent;";
+        "self.slots.live(parent).num_siblings -= 1;" => "let _ = parent;";
     what_yields_comes_back_at_once, "-", "a sequence yields and takes its row again", "scheduler/admit.rs":
         "if self.claim.claimant.is_some() {" => "if false {";
     no_turn_is_taken, "-", "a caller with many requests goes before all that come later", "request.rs":
-        "time.saturating_add(self.turn_delay)" => "time";
+        "time.saturating_add(timing.turn_delay)" => "time";
 }
