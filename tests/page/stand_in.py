@@ -294,8 +294,8 @@ class StandIn:
             [f"w-{i}", f"{self.scene.names}-{i + 41}", names[i % 6], i, 0, 120 + i, 400 * i, 90 * i]
             for i in range(min(100, n * 3 // 4))
         ]
-        num_other = n - len(own)
-        return {"own": own, "num_other": num_other, "causes": {"ROW": n - n // 4, "BLOCKS": n // 4}}
+        causes = {"ROW": n - n // 4, "BLOCKS": n // 4}
+        return {"own": own, "num_own": n * 3 // 4, "num_other": n - n * 3 // 4, "causes": causes}
 
     def blocks(self, batch: Batch) -> dict:
         held, own, cached, shared, free = [], [], [], [], []

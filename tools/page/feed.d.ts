@@ -52,8 +52,9 @@ interface Load {
 }
 
 interface Queue {
-  /** handle, request_id, cause, num_before, num_computed_tokens, num_tokens, estimated_wait_ms, age_ms */
-  own: [string, string, string, number, number, number, number | null, number][];
+  /** The first hundred: handle, request_id, cause, num_before, num_computed_tokens, num_tokens, estimated_wait_ms, age_ms */
+  own: [string, string, string | null, number, number, number, number | null, number][];
+  num_own: number;
   num_other: number;
   causes: Record<string, number>;
 }

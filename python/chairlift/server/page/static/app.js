@@ -87,7 +87,7 @@ function greet(data) {
   rows.numbers.clear();
   rows.total = server.max_num_seqs;
   setLens(rows.shown.first);
-  $('model').textContent = [model.name, model.architecture, model.quantization || model.dtype, server.device, server.kernels, `${server.batching} batching`].filter(Boolean).join(' · ');
+  $('model').textContent = [model.name, model.architecture, model.quantization === 'none' ? model.dtype : model.quantization, server.device, server.kernels, `${server.batching} batching`].filter(Boolean).join(' · ');
   document.title = `Chairlift: ${model.name}`;
   const chat = model.has_chat_template, text = JSON.stringify({ model: model.name, ...(chat ? { messages: [{ role: 'user', content: 'Hello!' }] } : { prompt: 'Hello' }) });
   $('curl').textContent = `curl ${location.origin}/v1/${chat ? 'chat/' : ''}completions -H 'Content-Type: application/json'${hasToken() ? ' -H "Authorization: Bearer $TOKEN"' : ''} -d '${text.replaceAll("'", "'\\''")}'`;

@@ -89,7 +89,7 @@ export class Play {
     const parts = { badge: el('span', {}, badge(0)), row: el('span', { className: 'dim' }), text: el('p'), meta: el('span', { className: 'dim' }) };
     const cancel = el('button', { type: 'button', textContent: 'Cancel', disabled: true });
     label(cancel, `Cancel: ${prompt.slice(0, 60)}`);
-    const node = el('li', {}, el('div', {}, parts.badge, ' ', el('b', {}, prompt), ' ', parts.row), parts.text, el('div', { className: 'bar' }, parts.meta, cancel));
+    const node = el('li', {}, el('div', {}, parts.badge, ' ', el('b', {}, prompt), ' ', parts.row), parts.text, el('div', { className: 'bar' }, cancel, parts.meta));
     const answer = { id, node, ...parts, cancel, handle: '', no: 0, out: '', n: 0, end: '', ttft: null, itl: [], started: performance.now() };
     cancel.onclick = async () => {
       cancel.disabled = true;

@@ -3,8 +3,7 @@ import { $, badge, el, fill, num, span } from './theme.js';
 
 /** @type {Record<string, string>} */
 const CAUSES = {
-  ROW: 'a row', BLOCKS: 'KV blocks', BUDGET: 'tokens of a step', POLICY: 'the batch to end', SHARE: 'its fair share',
-  STEP: 'the next step', SUSPENDED: 'its client',
+  ROW: 'a row', BLOCKS: 'KV blocks', BUDGET: 'step tokens', POLICY: 'batch end', SHARE: 'fair share', STEP: 'next step', SUSPENDED: 'client',
 };
 
 /** @param {Queue} queue */
@@ -13,16 +12,16 @@ export const causes = (queue) =>
 
 /** @param {Queue} queue */
 export function showQueue(queue, numberOf) {
-  const n = queue.own.length + queue.num_other;
+  const n = queue.num_own + queue.num_other, more = queue.num_own - queue.own.length;
   $('queueLine').textContent = n ? `${num(n)} waiting: ${causes(queue)}` : 'empty';
   fill($('queue'), 'Waiting requests, first to last', queue.own.length ? ['Request', 'Waits for', 'Before', 'Prompt', 'Wait', 'Age'] : [],
     queue.own.map(([handle, id, cause, before, computed, tokens, wait_ms, age_ms]) => {
       const no = numberOf(handle);
       return [
         el('span', { title: id || handle }, ...(no ? [badge(no), ' '] : []), (id || handle).slice(0, 16)),
-        CAUSES[cause] ?? cause, num(before), computed ? `${num(computed)} of ${num(tokens)}` : num(tokens),
+        CAUSES[cause ?? ''] ?? '–', num(before), computed ? `${num(computed)} of ${num(tokens)}` : num(tokens),
         wait_ms == null ? '–' : `~${span(wait_ms)}`, span(age_ms),
       ];
     }));
-  $('queueNote').textContent = queue.num_other ? `${queue.own.length ? 'and ' : ''}${num(queue.num_other)} of other tenants` : '';
+  $('queueNote').textContent = [more ? `${num(more)} more of yours` : '', queue.num_other ? `${num(queue.num_other)} of other tenants` : ''].filter(Boolean).join(', ');
 }

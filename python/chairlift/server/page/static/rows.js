@@ -1,5 +1,5 @@
 /** The rows of the batch over the last steps: spans, never cells. */
-import { $, clamp, colour, count, css, fill, fillOf, ink, label, num, pen, time } from './theme.js';
+import { $, FONT, clamp, colour, count, css, fill, fillOf, ink, label, num, pen, time } from './theme.js';
 
 const MAX_COLUMNS = 240, GAP = 4, LEFT = 30, STRIP = 30, TOP = STRIP + 6, STALL_US = 1e4;
 const WORK = ['prompt', 'output', 'last token', 'drafts'], KIND = ['/', '', '', '|'];
@@ -125,8 +125,8 @@ export class Rows {
     c.fillText('step', LEFT - 5, STRIP - 6);
     c.textAlign = 'left';
     this.drawTimes(c, w);
-    // Spans of one fill follow one another.
-    const visible = this.spans.filter(this.isShown), key = (s) => this.alpha(s.no) * 99 + (s.no && ((s.no - 1) % 6) + 1) * 8 + s.work;
+    // Spans of one fill follow one another
+    const visible = this.spans.filter(this.isShown), key = (s) => this.alpha(s.no) * 99 + (s.no && ((s.no - 1) % 6) + 1) * 8 + (s.work === 2 ? 4 : s.work);
     for (const s of [...visible].sort((a, b) => key(a) - key(b))) {
       const x = edge(s.at), y = top(s.row) + 1, wide = Math.max(1, edge(s.at + s.n) - x - 0.5);
       c.globalAlpha = this.alpha(s.no);
@@ -141,8 +141,9 @@ export class Rows {
       c.arc(x + wide - r, y + (h - 1) / 2, r, 0, 7);
       c.fill();
     }
-    if (h >= 11) this.drawNumbers(c, visible);
+    if (h > 7) this.drawNumbers(c, visible);
     c.globalAlpha = 1;
+    c.font = FONT;
     c.strokeStyle = css('--text');
     c.lineWidth = 1.6;
     for (const p of this.preempted.filter(this.isShown)) {
@@ -162,14 +163,15 @@ export class Rows {
   /** Draw the time of each step; name the prompt of one that holds up all rows. */
   drawTimes(c, w) {
     const { list, from } = this.view, us = list.filter((p) => !p.gap).map((p) => p.us).sort((a, b) => a - b);
-    const median = us[us.length >> 1] ?? 0, top = us.at(-1) || 1;
+    const median = us[us.length >> 1] ?? 0, limit = Math.max(STALL_US, 3 * median), top = us.at(-1) || 1;
     let free = 0;
     list.forEach((p, i) => {
-      const x = this.edge(from + i), stalls = p.us > Math.max(STALL_US, 3 * median), tall = ((STRIP - 14) * p.us) / top;
-      c.fillStyle = css(stalls ? '--bad' : '--bar');
-      c.fillRect(x, STRIP - tall, Math.max(1, this.edge(from + i + 1) - x - 0.5), tall);
-      const [cause] = stalls && x >= free ? this.spans.filter((s) => !s.work && s.at <= from + i && from + i < s.at + s.n).sort((a, b) => b.tokens / b.n - a.tokens / a.n) : [];
-      if (!cause) return;
+      const x = this.edge(from + i), tall = ((STRIP - 14) * p.us) / top, at = from + i;
+      const prompts = p.us > limit ? this.spans.filter((s) => !s.work && s.at <= at && at < s.at + s.n) : [];
+      const [cause] = prompts.sort((a, b) => b.tokens / b.n - a.tokens / a.n);
+      c.fillStyle = css(cause ? '--bad' : '--bar');
+      c.fillRect(x, STRIP - tall, Math.max(1, this.edge(at + 1) - x - 0.5), tall);
+      if (!cause || x < free) return;
       const text = `▼ ${time(p.us)}, ${cause.no ? `prompt of ${cause.no}` : 'a prompt'}`, wide = c.measureText(text).width;
       c.fillText(text, Math.min(x - 3, w - wide), 7);
       free = x + wide + 8;
@@ -179,7 +181,8 @@ export class Rows {
 
   /** Number each request once per row, where there is room. */
   drawNumbers(c, spans) {
-    const runs = new Map(), h = this.height, tall = Math.min(h - 3, 13);
+    const runs = new Map(), h = this.height, tall = Math.min(h - 1, 13);
+    c.font = `${Math.min(10, h)}px system-ui, sans-serif`;
     const write = ({ no, row, at, end }) => {
       const x = this.edge(at), text = String(no), wide = c.measureText(text).width + 5;
       if (!no || this.edge(end) - x < wide) return;

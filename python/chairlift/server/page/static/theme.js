@@ -85,6 +85,7 @@ export function fillOf(c, shade, kind) {
   return known.get(key);
 }
 
+export const FONT = '10px system-ui, sans-serif';
 /** Fit a canvas to its box, `height` CSS pixels high; return its cleared context and its width. */
 export function pen(canvas, height) {
   const w = canvas.clientWidth, r = Math.min(2, devicePixelRatio || 1);
@@ -96,7 +97,7 @@ export function pen(canvas, height) {
   const c = canvas.getContext('2d');
   c.setTransform(r, 0, 0, r, 0, 0);
   c.clearRect(0, 0, w, height);
-  c.font = '10px system-ui, sans-serif';
+  c.font = FONT;
   c.textBaseline = 'middle';
   return { c, w };
 }
