@@ -9,6 +9,7 @@ call that is not read yet holds no more than one small window (`config.grpc_opti
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -54,13 +55,17 @@ def _never() -> bool:
 class DecodingQueue:
     """Decodes long messages one at a time, with pauses in which tokens are computed and delivered.
 
-    Protobuf decodes a message of 1 MiB in up to 25 ms, with the interpreter's lock held. The engine
-    thread takes that lock several times in a step, so decodings without pauses would delay the
-    tokens of all streams by the time of several of them. Of each holder one message is in the
-    queue, so that a holder with many delays the message of another by one of them.
+    A decoding includes the conversion of what was decoded, in Python, which may take longer; it
+    runs on a thread, so that the event loop has its turns meanwhile. Protobuf decodes a message of
+    1 MiB in up to 25 ms, with the interpreter's lock held. The engine thread takes that lock
+    several times in a step, so decodings without pauses would delay the tokens of all streams by
+    the time of several of them. Of each holder one message is in the queue, so that a holder with
+    many delays the message of another by one of them.
     """
 
     def __init__(self) -> None:
+        # One thread: a decoding whose caller has gone goes on, and the next one waits for it.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="chairlift-decode")
         self._lock = asyncio.Lock()
         self._resume_at = 0.0
         self._holders: WeakValueDictionary[Holder, asyncio.Lock] = WeakValueDictionary()
@@ -73,8 +78,9 @@ class DecodingQueue:
         async with self._holders.setdefault(holder, asyncio.Lock()), self._lock:
             await asyncio.sleep(self._resume_at - time.monotonic())
             began = time.monotonic()
+            loop = asyncio.get_running_loop()
             try:
-                return decode(data)
+                return await loop.run_in_executor(self._thread, decode, data)
             finally:
                 now = time.monotonic()
                 self._resume_at = now + PAUSE * (now - began)
