@@ -101,11 +101,32 @@ impl Queue {
     /// The new request that is next if only these tenants may have one: of the tenant that was served least; of equals of
     /// the one whose first has to start first.
     pub(crate) fn first_new(&self, may_go: impl Fn(Tenant) -> bool) -> Option<RequestId> {
+        let tenant = self.first_tenant(may_go)?;
+        self.line(tenant).first().map(Place::request)
+    }
+
+    /// The new request that may pass those before it, if only these tenants may have one: none of its tenant was admitted
+    /// since theirs began to wait. So while a tenant waits another passes it once.
+    pub(crate) fn first_to_pass(&self, may_go: impl Fn(Tenant) -> bool) -> Option<RequestId> {
+        let head = self.first_tenant(|_| true)?;
+        let passes = |tenant| tenant != head && self.shares.may_pass(tenant, head);
+        let tenant = self.first_tenant(|tenant| may_go(tenant) && passes(tenant))?;
+        let contenders = self.contenders.iter().copied();
+        let mut before = contenders.filter(|&other| self.turn(other) < self.turn(tenant));
+        let passes = before.all(|other| self.shares.may_pass(tenant, other));
+        let first = self.line(tenant).first();
+        first.filter(|_| passes).map(Place::request)
+    }
+
+    fn first_tenant(&self, may_go: impl Fn(Tenant) -> bool) -> Option<Tenant> {
         let contenders = self.contenders.iter().copied();
         let contenders = contenders.filter(|&tenant| may_go(tenant));
-        let firsts =
-            contenders.map(|tenant| (self.shares.served(tenant), self.line(tenant).first()));
-        firsts.min()?.1.map(Place::request)
+        contenders.min_by_key(|&tenant| self.turn(tenant))
+    }
+
+    /// The lowest is next.
+    fn turn(&self, tenant: Tenant) -> (u64, Option<&Place>) {
+        (self.shares.served(tenant), self.line(tenant).first())
     }
 
     fn line(&self, tenant: Tenant) -> &BTreeSet<Place> {

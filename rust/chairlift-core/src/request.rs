@@ -252,6 +252,11 @@ impl Request {
         end.saturating_sub(self.num_computed)
     }
 
+    /// A step can compute more than one token of its prompt.
+    pub(crate) fn is_in_prompt(&self) -> bool {
+        self.num_computed < self.num_prompt && self.num_pending() > 1
+    }
+
     /// It lacks one token, which a step always has room for.
     pub(crate) fn is_decode(&self) -> bool {
         self.num_pending() == 1 && !self.restarts()

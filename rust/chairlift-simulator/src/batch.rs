@@ -24,6 +24,8 @@ pub(crate) struct Before {
     /// Requests that were preempted for one of a tenant below its share, as far as the world can tell.
     pub(crate) yielded: Vec<usize>,
     pub(crate) num_yielded: usize,
+    /// A request begins again after a failed step.
+    pub(crate) has_rolled_back: bool,
     /// Blocks that the preempted requests had, at most.
     pub(crate) num_released: usize,
     /// How many rows each tenant had before any was taken away.
@@ -152,6 +154,9 @@ impl World {
             has_preempted: victims > 0,
             yielded: Vec::new(),
             num_yielded: 0,
+            has_rolled_back: self
+                .runnable()
+                .any(|index| self.clients[index].is_rolled_back),
             num_released,
             rows_held,
             row_usage: self.row_usage(),

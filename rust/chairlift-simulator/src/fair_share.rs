@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use chairlift_core::policy::Policy;
+use chairlift_core::{policy::Policy, scheduler::LEAST_CHUNK};
 
 use crate::{
     batch::Before,
@@ -107,6 +107,74 @@ impl World {
         let may_claim = num_passed == before.newcomers.len()
             && waiting.all(|newcomer| newcomer.may_pass(&tenants));
         Ok(if may_claim { num_tokens } else { 0 })
+    }
+
+    /// A prompt leaves half of what is left to begun prompts of other tenants below their share that have none in the step
+    /// before, if these want as much.
+    pub(crate) fn check_parts(&self, before: &Before, runs: &[RowRun]) -> Checked {
+        let config = &self.scenario.config;
+        let is_odd = config.steps_in_flight > 1 || config.step_budget.is_some();
+        let has_lost = before.has_preempted || before.has_preempted_idle();
+        if is_odd || has_lost || before.has_rolled_back {
+            return Ok(());
+        }
+        let runs: HashMap<_, _> = runs
+            .iter()
+            .map(|run| (self.by_slot[run.slot], run))
+            .collect();
+        let count = |index: &usize| {
+            let run = runs.get(index);
+            run.map_or(0, |run| run.end - run.start - run.num_drafts)
+        };
+        let is_decode = |index: &&usize| {
+            let run = runs.get(*index);
+            count(index) == 1 && run.is_some_and(|run| !run.sampled.is_empty())
+        };
+        // What its prompt lacked before the step, where that was more than a token.
+        let wanted = |index: &usize| {
+            let client = &self.clients[*index];
+            let run = runs.get(index);
+            let samples = run.is_some_and(|run| !run.sampled.is_empty());
+            let is_prompt =
+                run.map_or(client.num_computed, |run| run.start) < client.answer.num_prompt;
+            let num_left = if samples { 0 } else { client.num_pending() };
+            let num_wanted = count(index) + num_left;
+            if is_prompt && num_wanted > 1 {
+                num_wanted
+            } else {
+                0
+            }
+        };
+        let num_decodes = before.running.iter().filter(is_decode).count();
+        let mut left = config.max_num_batched_tokens.saturating_sub(num_decodes);
+        let has_share = |index: &usize| before.row_usage.has_share(self.clients[*index].tenant);
+        let (mut is_first, mut visited) = (true, BTreeSet::new());
+        for (place, index) in before.running.iter().enumerate() {
+            let (count, was_first) = (count(index), is_first);
+            is_first &= count == 0;
+            let client = &self.clients[*index];
+            let is_prompt = |run: &&RowRun| run.start < client.answer.num_prompt;
+            if is_decode(&index)
+                || !runs.get(index).is_some_and(is_prompt)
+                || has_share(index) && !was_first
+            {
+                continue;
+            }
+            visited.insert(client.tenant);
+            let others = before.running[place + 1..].iter();
+            let others = others.filter(|other| {
+                let is_visited = visited.contains(&self.clients[**other].tenant);
+                !is_visited && !has_share(other)
+            });
+            let num_wanted: usize = others.map(wanted).sum();
+            ensure!(
+                count <= LEAST_CHUNK.max(left.div_ceil(2)) || count + num_wanted <= left,
+                "#{} computes {count} of {left} tokens, and prompts of other tenants want {num_wanted}",
+                client.label
+            );
+            left = left.saturating_sub(count);
+        }
+        Ok(())
     }
 
     fn check_none_is_cut_below_share(&self, before: &Before) -> Checked {

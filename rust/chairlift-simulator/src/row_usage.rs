@@ -19,6 +19,10 @@ impl RowUsage {
         num_used * self.num_used.len() >= self.num_rows
     }
 
+    pub(crate) fn has_row(&self, tenant: u8) -> bool {
+        self.num_used.get(&tenant).is_some_and(|&num| num > 0)
+    }
+
     /// The tenant stays below its share until the last of so many rows more.
     pub(crate) fn stays_within(&self, tenant: u8, num_rows: usize) -> bool {
         let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);

@@ -21,6 +21,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Counters {
     counts: BTreeMap<u8, u64>,
     most: u64,
+    /// When each began to wait, and when its last new request was admitted, in turns of all.
+    waits_since: BTreeMap<u8, u64>,
+    admitted_at: BTreeMap<u8, u64>,
+    num_turns: u64,
 }
 
 impl Counters {
@@ -39,6 +43,19 @@ impl Counters {
         let lowest = others.map(|other| self.count(other)).min();
         let floor = lowest.map_or(self.most, |lowest| lowest.saturating_sub(1));
         self.raise(tenant, |count| count.max(floor));
+        self.num_turns += 1;
+        self.waits_since.insert(tenant, self.num_turns);
+    }
+
+    fn admit(&mut self, tenant: u8) {
+        self.num_turns += 1;
+        self.admitted_at.insert(tenant, self.num_turns);
+    }
+
+    /// No new request of the tenant was admitted since the other began to wait.
+    pub(crate) fn may_pass(&self, tenant: u8, other: u8) -> bool {
+        let turn = |turns: &BTreeMap<u8, u64>, tenant: u8| turns.get(&tenant).copied().unwrap_or(0);
+        turn(&self.admitted_at, tenant) < turn(&self.waits_since, other)
     }
 
     /// A tenant was served no more than any of these.
@@ -83,6 +100,7 @@ impl Service {
     /// A new request of a tenant is admitted: so many tokens of its prompt are to be computed.
     pub(crate) fn admit(&mut self, tenant: u8, num_tokens: usize) {
         self.turns.insert(tenant, 0);
+        self.counters.admit(tenant);
         self.serve(tenant, num_tokens as u64);
     }
 

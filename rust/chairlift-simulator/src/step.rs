@@ -128,6 +128,7 @@ impl World {
         self.check_blocks_of_drafts(&runs)?;
         let num_drafts: i32 = view.draft_counts.iter().sum();
         let num_claimed = self.check_deferred(&before, &runs)?;
+        self.check_parts(&before, &runs)?;
         self.in_flight_steps.push_back(InFlightStep {
             step,
             runs,
@@ -142,6 +143,7 @@ impl World {
         }
         let num_tokens = view.input_ids.len() - num_drafts as usize;
         self.check_none_lacks_its_share(&before, num_tokens)?;
+        self.check_none_is_without_a_row(&before, num_tokens)?;
         self.check_work_is_conserved(&before, num_tokens - num_claimed)
     }
 

@@ -150,6 +150,55 @@ impl World {
         Ok(())
     }
 
+    /// A tenant without any row gets one that is free, once while those before it wait, where these want more rows than are free
+    /// and than their share.
+    pub(crate) fn check_none_is_without_a_row(
+        &self,
+        before: &Before,
+        num_tokens: usize,
+    ) -> Checked {
+        let config = &self.scenario.config;
+        let live = || self.live.iter().copied();
+        if config.steps_in_flight > 1
+            || config.policy != Policy::Continuous
+            || before.has_preempted
+            || before.has_preempted_idle()
+            || !before.newcomers.is_empty()
+            || num_tokens >= config.max_num_batched_tokens
+            || live().any(|index| self.clients[index].is_preempted())
+        {
+            return Ok(());
+        }
+        let usage = self.row_usage();
+        let num_free = config.max_num_seqs - self.scheduler.load().num_rows_held;
+        let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
+        let fresh: Vec<_> = live()
+            .filter(|&index| self.clients[index].is_fresh())
+            .collect();
+        let waits_in_vain = |tenant: u8| {
+            let (own, others): (Vec<_>, Vec<_>) =
+                (fresh.iter().copied()).partition(|&index| self.clients[index].tenant == tenant);
+            let is_within =
+                |index: usize| usage.stays_within(self.clients[index].tenant, num_rows(index));
+            let may_go = |&index: &usize| is_within(index) && num_rows(index) <= num_free;
+            let is_passed = |&index: &usize| {
+                let counters = &self.service.counters;
+                let may_pass = counters.may_pass(tenant, self.clients[index].tenant);
+                may_pass && !is_within(index) && num_rows(index) > num_free
+            };
+            own.iter().all(may_go) && others.iter().all(is_passed) && self.have_blocks(&own)
+        };
+        let tenants = fresh.iter().map(|&index| self.clients[index].tenant);
+        let mut without = tenants.filter(|&tenant| !usage.has_row(tenant));
+        let waits = without.find(|&tenant| waits_in_vain(tenant));
+        ensure!(
+            waits.is_none(),
+            "tenant {} has no row and waits, and {num_free} rows are free",
+            waits.unwrap_or_default()
+        );
+        Ok(())
+    }
+
     /// The free blocks are enough for each of these, beside what is promised.
     fn have_blocks(&self, waiting: &[usize]) -> bool {
         let needed = waiting.iter().map(|&index| {

@@ -32,6 +32,9 @@ struct Entry {
     served: u64,
     /// Requests that have not ended.
     num_live: usize,
+    /// The turn when it began to wait, and that when its last new request was admitted.
+    waits_since: u64,
+    admitted_at: u64,
     /// When the last of them ended.
     left: Option<Nanos>,
 }
@@ -43,6 +46,8 @@ pub(crate) struct Shares {
     free: Vec<Tenant>,
     by_name: HashMap<String, Tenant>,
     num_idle: usize,
+    /// Turns so far: a tenant began to wait, or a new request was admitted.
+    num_turns: u64,
     /// The highest that any counter ever was.
     most: u64,
 }
@@ -95,7 +100,22 @@ impl Shares {
         let floor = lowest.map_or(self.most, |lowest| lowest.saturating_sub(1));
         let entry = &mut self.entries[tenant as usize];
         entry.served = entry.served.max(floor);
+        self.num_turns += 1;
+        entry.waits_since = self.num_turns;
         self.most = self.most.max(entry.served);
+    }
+
+    /// A new request of a tenant is admitted, which costs so much.
+    pub(crate) fn admit(&mut self, tenant: Tenant, cost: u64) {
+        self.num_turns += 1;
+        self.entries[tenant as usize].admitted_at = self.num_turns;
+        self.charge(tenant, cost);
+    }
+
+    /// No new request of the tenant was admitted since another, which waits, began to wait.
+    pub(crate) fn may_pass(&self, tenant: Tenant, other: Tenant) -> bool {
+        let entry = |tenant: Tenant| &self.entries[tenant as usize];
+        entry(tenant).admitted_at < entry(other).waits_since
     }
 
     /// A tenant gets what costs so much.

@@ -56,7 +56,7 @@ impl StepBuilder<'_> {
                 break;
             }
             limit = limit.saturating_sub(if resumes { 0 } else { num_rows });
-            let has_blocks = self.schedule_chunk(slot);
+            let has_blocks = self.schedule_chunk(slot, usize::MAX);
             assert!(
                 has_blocks,
                 "invariant: the blocks of all its tokens are promised"
@@ -147,7 +147,7 @@ impl StepBuilder<'_> {
         } else {
             request.stats.cached_tokens = start;
             let cost = PROMPT_COST * (request.num_prompt - start) as u64;
-            scheduler.queue.shares.charge(request.tenant, cost);
+            scheduler.queue.shares.admit(request.tenant, cost);
             if scheduler.config.prefix_cache && request.cache_read {
                 scheduler.counters.num_prefix_queries +=
                     ((request.num_prompt - 1) / block_size) as u64;

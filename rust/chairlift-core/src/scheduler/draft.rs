@@ -41,7 +41,8 @@ pub struct Undrafted {
 impl Request {
     /// The share of right drafts of whatever proposed its drafts; none for the lookup, which keeps its own.
     fn acceptance_of_drafts(&mut self) -> Option<&mut Acceptance> {
-        self.drafting.proposer
+        self.drafting
+            .proposer
             .place()
             .map(|place| &mut self.drafting.acceptance[place])
     }
@@ -89,7 +90,9 @@ impl Request {
             self.drafting.drafts.truncate(most);
         } else if let Some(lookup) = &self.drafting.lookup {
             lookup.propose(&self.tokens, most, found);
-            self.drafting.drafts.extend(found.iter().map(|&(token, _)| token));
+            self.drafting
+                .drafts
+                .extend(found.iter().map(|&(token, _)| token));
             self.drafting.proposer = Proposer::Lookup;
         }
     }
@@ -112,7 +115,10 @@ impl Request {
 
     /// Indexes its new tokens, from which later drafts come.
     pub(super) fn index_tokens(&mut self) {
-        let lookup = self.drafting.lookup.get_or_insert_with(|| Box::new(Lookup::new()));
+        let lookup = self
+            .drafting
+            .lookup
+            .get_or_insert_with(|| Box::new(Lookup::new()));
         lookup.follow(&self.tokens, self.num_prompt);
     }
 
@@ -266,7 +272,9 @@ impl StepBuilder<'_> {
         let slots = &self.scheduler.slots;
         self.scheduler.drafted.retain(|&slot| {
             let request = slots.get(slot);
-            request.is_some_and(|request| request.in_flight == 0 && !request.drafting.drafts.is_empty())
+            request.is_some_and(|request| {
+                request.in_flight == 0 && !request.drafting.drafts.is_empty()
+            })
         });
     }
 

@@ -6,10 +6,16 @@
 //! budget  | decodes | oldest | prompts of b that have begun | b is admitted, if served no more | prompts of a | ... |
 //! ```
 //!
+//! Each prompt but those that are deferred leaves up to half of what is left to other tenants below their share that have
+//! none in the step yet: to prompts that have begun, and to the next one that waits. So none waits until the long prompt of
+//! another tenant is computed.
+//!
 //! Otherwise a tenant that sends little would get a row at once and wait for prompts that others have begun. Its virtual
 //! token counter bounds how long it makes them wait: each request that is admitted is charged for its prompt.
 
-use super::{Scheduler, step::StepBuilder};
+use std::iter;
+
+use super::{LEAST_CHUNK, Scheduler, step::StepBuilder};
 use crate::ids::{Nanos, Slot, Tenant};
 
 /// The rows by tenant.
@@ -32,12 +38,77 @@ impl RowUsage {
     }
 }
 
+/// Tokens of prompts of tenants below their share that this step has not come to.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Of prompts that have begun, by tenant; empty if there is nothing to share.
+    begun: Vec<usize>,
+    /// Of the request that is admitted next.
+    next: Option<(Tenant, usize)>,
+}
+
 impl StepBuilder<'_> {
+    /// What prompts of tenants below their share lack, before the step has any; nothing if no prompt has begun.
+    pub(super) fn wanted(&self, usage: &RowUsage) -> Wanted {
+        let running = self.scheduler.running.iter();
+        let running = running.map(|&slot| self.scheduler.request(slot));
+        let mut prompts = running.filter(|request| request.is_in_prompt()).peekable();
+        if prompts.peek().is_none() {
+            return Wanted::default();
+        }
+        let mut begun = vec![0; usage.num_used.len()];
+        for request in prompts.filter(|request| !usage.has_share(request.tenant)) {
+            begun[request.tenant as usize] += request.num_pending();
+        }
+        let next = self.next_newcomer(usage).map(|slot| {
+            let request = self.scheduler.request(slot);
+            (request.tenant, request.tokens.len())
+        });
+        Wanted { begun, next }
+    }
+
+    /// The waiting request that is admitted next, if it is of a tenant below its share and has row and blocks.
+    fn next_newcomer(&self, usage: &RowUsage) -> Option<Slot> {
+        let scheduler = &*self.scheduler;
+        if scheduler.config.policy.holds_rows() {
+            return None;
+        }
+        let head = scheduler.slots.find(scheduler.queue.front()?)?;
+        let slot = self.next_to_admit(head)?;
+        let request = scheduler.request(slot);
+        let headroom = scheduler.headroom(slot, scheduler.running.len());
+        let (table, tokens) = (&request.table, &request.tokens);
+        let fits = !usage.has_share(request.tenant)
+            && scheduler.missing_rows(slot) <= self.num_idle_rows
+            && scheduler
+                .kv
+                .num_releases(table, tokens, 0, headroom, iter::empty())
+                == Some(0);
+        fits.then_some(slot)
+    }
+
+    /// The most tokens that a running request may have in the step, whose turn it is: a prompt leaves what tenants want that
+    /// the step has not come to, but no more than half of what is left.
+    pub(super) fn part_of(&mut self, slot: Slot) -> usize {
+        let request = self.scheduler.request(slot);
+        let (tenant, start, wanted) = (request.tenant, request.num_computed, &mut self.wanted);
+        if !request.is_in_prompt() || wanted.begun.is_empty() {
+            return usize::MAX;
+        }
+        wanted.begun[tenant as usize] = 0;
+        wanted.next = wanted.next.filter(|&(other, _)| other != tenant);
+        let next = wanted.next.map_or(0, |(_, num_tokens)| num_tokens);
+        let num_wanted = wanted.begun.iter().sum::<usize>() + next;
+        let left = self.budget.chunk(&self.scheduler.costs, start, usize::MAX);
+        let most = left.saturating_sub(num_wanted).max(left.div_ceil(2));
+        most.max(LEAST_CHUNK)
+    }
+
     /// Whether a prompt that has begun is deferred: its tenant has its share. The first request of a step never is.
     pub(super) fn is_deferred(&self, usage: Option<&RowUsage>, slot: Slot) -> bool {
         let Some(usage) = usage else { return false };
         let request = self.scheduler.request(slot);
-        let is_in_prompt = request.num_computed < request.num_prompt && request.num_pending() > 1;
+        let is_in_prompt = request.is_in_prompt();
         !self.items.is_empty() && is_in_prompt && usage.has_share(request.tenant)
     }
 
@@ -58,7 +129,7 @@ impl StepBuilder<'_> {
     pub(super) fn schedule_deferred(&mut self) {
         for slot in std::mem::take(&mut self.deferred) {
             // Only a request that a failed step took its blocks from may lack some.
-            self.is_short |= !self.schedule_chunk(slot);
+            self.is_short |= !self.schedule_chunk(slot, usize::MAX);
         }
     }
 }

@@ -31,11 +31,14 @@ impl StepBuilder<'_> {
         if let Some(claimant) = self.scheduler.passes_preempted(self.now, head) {
             return Some(claimant);
         }
+        let scheduler = &self.scheduler;
+        if let Some(claimant) = scheduler.passes_wide(self.now, head, self.num_idle_rows) {
+            return Some(claimant);
+        }
         let Some(usage) = self.usage_that_reserves_rows(head) else {
             return Some(head);
         };
         let passes = |tenant| !usage.has_share(tenant);
-        let scheduler = &self.scheduler;
         scheduler.slots.find(scheduler.queue.first_new(passes)?)
     }
 

@@ -1,6 +1,6 @@
 //! Planning a step: running requests go on, then waiting requests may be admitted.
 
-use super::{Item, Scheduler, Step, budget::Budget, yielding::Claim};
+use super::{Item, Scheduler, Step, budget::Budget, fair_share::Wanted, yielding::Claim};
 use crate::{
     cost_model::Work,
     ids::{Nanos, Slot, StepId},
@@ -57,8 +57,9 @@ pub(super) struct StepBuilder<'a> {
     pub(super) budget: Budget,
     pub(super) items: Vec<Item>,
     pub(super) work: Work,
-    /// Prompts that let those of other tenants go first.
+    /// Prompts that let those of other tenants go first, and what is left to those.
     pub(super) deferred: Vec<Slot>,
+    pub(super) wanted: Wanted,
     pub(super) claim: Claim,
     /// Running requests from this place on the list on are left out of the step.
     pub(super) end: usize,
@@ -93,6 +94,7 @@ impl<'a> StepBuilder<'a> {
             items: scheduler.spare_items.pop().unwrap_or_default(),
             work: Work::default(),
             deferred: Vec::new(),
+            wanted: Wanted::default(),
             claim,
             end: scheduler.running.len(),
             num_idle_rows,
@@ -104,6 +106,9 @@ impl<'a> StepBuilder<'a> {
 
     fn schedule_running(&mut self) {
         let usage = self.scheduler.row_usage(self.now);
+        self.wanted = usage
+            .as_ref()
+            .map_or_else(Wanted::default, |usage| self.wanted(usage));
         let mut index = 0;
         while index < self.end {
             let slot = self.scheduler.running[index];
@@ -124,11 +129,12 @@ impl<'a> StepBuilder<'a> {
     /// Adds the next tokens of the running request at `index`; if it needs a block, others make room.
     fn schedule_next(&mut self, index: usize, slot: Slot) {
         let is_decode = self.scheduler.slots.live(slot).is_decode();
+        let most = if is_decode { 1 } else { self.part_of(slot) };
         loop {
             let has_blocks = if is_decode {
                 self.schedule_tokens(slot, 1)
             } else {
-                self.schedule_chunk(slot)
+                self.schedule_chunk(slot, most)
             };
             if has_blocks || !self.make_room(index) {
                 return;
@@ -136,8 +142,8 @@ impl<'a> StepBuilder<'a> {
         }
     }
 
-    /// Adds as many tokens of a running prompt as the budget has left; false if there are no blocks for them.
-    pub(super) fn schedule_chunk(&mut self, slot: Slot) -> bool {
+    /// Adds as many tokens of a running prompt as the budget has left, `most` at most; false if there are no blocks for them.
+    pub(super) fn schedule_chunk(&mut self, slot: Slot, most: usize) -> bool {
         let request = self.scheduler.slots.live(slot);
         let (mut start, pending, restarts) = (
             request.num_computed,
@@ -154,9 +160,10 @@ impl<'a> StepBuilder<'a> {
         };
         let num_known = num_hits * self.scheduler.config.block_size;
         start += num_known;
-        let most = self
+        let to_stop = self
             .scheduler
             .tokens_to_stop(slot, start, pending - num_known);
+        let most = most.min(to_stop);
         let count = self.budget.chunk(&self.scheduler.costs, start, most);
         if count == 0 {
             return true;

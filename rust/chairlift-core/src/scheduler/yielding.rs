@@ -36,9 +36,10 @@ pub(super) struct Claim {
 
 impl Scheduler {
     /// The request that may claim what tenants have beyond their share: of tenants below it the first that was preempted, or
-    /// else the new one that is next, if all of its sequences stay within the share.
+    /// else the new one that is next, or else one of a tenant without any row that may pass it; if all of its sequences stay
+    /// within the share.
     ///
-    /// Where rows are reserved, such a new request passes others anyway; elsewhere it has to be the first of all.
+    /// Where rows are reserved, the new one that is next passes others anyway; elsewhere it has to be the first of all.
     pub(super) fn claimant(&self, usage: &RowUsage) -> Option<Slot> {
         let stays_within = |&slot: &Slot| {
             let request = self.request(slot);
@@ -50,7 +51,11 @@ impl Scheduler {
             let passes = self.reserves_rows();
             let may_go = |tenant| !passes || !usage.has_share(tenant);
             let first = self.queue.first_new(may_go).and_then(slot);
-            first.filter(stays_within)
+            let no_row = |tenant| usage.num_used(tenant) == 0;
+            let others = || self.queue.first_to_pass(no_row).and_then(slot);
+            first
+                .filter(stays_within)
+                .or_else(|| others().filter(stays_within))
         })
     }
 
@@ -166,6 +171,17 @@ impl Scheduler {
         usage
             .has_share(request.tenant)
             .then(|| self.claimant(&usage))?
+    }
+
+    /// The request of a tenant without any row that passes a new one which lacks rows, where it lacks none itself.
+    pub(super) fn passes_wide(&self, now: Nanos, head: Slot, num_idle_rows: usize) -> Option<Slot> {
+        let lacks_rows = |slot: Slot| self.missing_rows(slot) > num_idle_rows;
+        let is_preempted = self.request(head).is_preempted();
+        if is_preempted || self.config.policy.holds_rows() || !lacks_rows(head) {
+            return None;
+        }
+        let claimant = self.claimant(&self.row_usage(now)?);
+        claimant.filter(|&slot| !lacks_rows(slot))
     }
 }
 

@@ -136,3 +136,57 @@ fn nobody_saves_up_by_staying_away() {
     }
     assert_eq!(driver.trace(), ["X8*", "B8*", "Y8*", "C8*"]);
 }
+
+/// Four rows: two of a flood, and one of `b`, whose request is over in the fourth step. A request of `c` wants three.
+fn wide_head() -> Driver {
+    let mut driver = Driver::new(config(Policy::Continuous));
+    for name in ['A', 'B'] {
+        driver.add_request(name, of("flood", 1, 40));
+    }
+    driver.add_request('P', of("b", 1, 4));
+    driver.step();
+    let mut wide = of("c", 1, 2);
+    wide.num_sequences = 3;
+    driver.add_request('X', wide);
+    for _ in 0..3 {
+        assert!(driver.step().contains('P'));
+    }
+    driver
+}
+
+#[test]
+fn a_tenant_without_a_row_passes_a_request_that_lacks_rows_once() {
+    let mut driver = wide_head();
+    // What b was served since is more than c.
+    driver.add_request('Q', of("b", 1, 2));
+    for _ in 0..2 {
+        assert_eq!(driver.step(), "A1* B1* Q1*");
+    }
+    driver.add_request('R', of("b", 1, 2));
+    assert_eq!(driver.step(), "A1* B1*");
+}
+
+#[test]
+fn a_tenant_with_a_row_does_not_pass_a_request_that_lacks_rows() {
+    let mut driver = wide_head();
+    driver.add_request('Q', of("flood", 1, 2));
+    assert_eq!(driver.step(), "A1* B1*");
+}
+
+#[test]
+fn a_prompt_leaves_what_other_tenants_want_and_half_at_most() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_batched_tokens, config.max_model_len) = (64, 512);
+    config.num_blocks = 256;
+    let mut driver = Driver::new(config);
+    driver.add_request('A', of("long", 400, 1));
+    assert_eq!(driver.step(), "A64");
+    driver.add_request('Q', of("quiet", 5, 1));
+    assert_eq!(driver.step(), "A59 Q5*");
+    driver.add_request('R', of("quiet", 100, 1));
+    assert_eq!(driver.step(), "A32 R32");
+    assert_eq!(driver.step(), "A32 R32");
+    driver.add_request('B', of("long", 100, 1));
+    assert_eq!(driver.step(), "A32 R32");
+    assert_eq!(driver.step(), "A60 R4*");
+}

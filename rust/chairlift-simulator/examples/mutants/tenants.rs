@@ -45,6 +45,12 @@ mutants! { OF_TENANTS of "chairlift-core":
         "candidates.retain(is_beyond);" => "candidates.retain(|slot| is_beyond(slot) || true);";
     the_flood_takes_blocks_of_others, "-", "a request of a tenant beyond its share preempts that of one within it", "scheduler/preempt.rs":
         "} else if is_beyond(&running[index])" => "} else if false && is_beyond(&running[index])";
+    a_wide_request_keeps_a_free_row, "-", "a tenant without any row waits behind a request that lacks rows", "scheduler/yielding.rs":
+        ".or_else(|| others().filter(stays_within))" => ".or_else(|| others().filter(|_| false))";
+    wide_requests_are_passed_again, "-", "a tenant without any row passes a request that lacks rows again and again", "queue/shares.rs":
+        "entry(tenant).admitted_at < entry(other).waits_since" => "entry(tenant).admitted_at < entry(other).waits_since + 99_999";
+    a_long_prompt_takes_the_step, "-", "prompts that have begun wait until the long prompt of another tenant is computed", "scheduler/fair_share.rs":
+        "most.max(LEAST_CHUNK)" => "most.max(LEAST_CHUNK + 99_999)";
     yielded_rows_are_claimed_back, "-", "what has yielded goes before the requests for which it did", "scheduler/reserved_rows.rs":
         "self.scheduler.passes_preempted(self.now, head)" => "self.scheduler.passes_preempted(self.now, head).filter(|_| false)";
     yielded_rows_are_not_reserved, "-", "a preempted request takes a reserved row", "scheduler/reserved_rows.rs":
