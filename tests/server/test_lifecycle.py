@@ -3,7 +3,7 @@
 import asyncio
 
 import grpc
-from chairlift.server.app.restart import RestartBudget
+from chairlift.server.ops.restart_budget import RestartBudget
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 from grpc_health.v1 import health_pb2

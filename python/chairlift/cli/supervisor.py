@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Final
 
-from chairlift.server.app.restart import RestartBudget
+from chairlift.server.ops.restart_budget import RestartBudget
 from chairlift.server.ops.watchdog import FAULT_EXIT
 
 _SOCKET: Final = "CHAIRLIFT_SUPERVISOR_SOCKET"

@@ -28,9 +28,9 @@ def settings_of(header: Header, options: ReplayOptions, batching: Batching | Non
     per_token = header.kv_bytes_per_block / header.block_size
     block = round(per_token * settings.block_size)
     memory = options.kv_cache_memory or header.num_kv_blocks * header.kv_bytes_per_block
-    least = 1 + len(header.kv_windows)
-    if memory < least * block:
-        message = f"kv_cache_memory: expected at least {least * block} bytes, got {memory}"
+    min_blocks = 1 + len(header.kv_windows)
+    if memory < min_blocks * block:
+        message = f"kv_cache_memory: expected at least {min_blocks * block} bytes, got {memory}"
         raise ConfigError(message)
     return settings.model_copy(
         update={"num_kv_blocks": memory // block, "kv_bytes_per_block": block}

@@ -29,15 +29,15 @@ def fit(steps: Sequence[Step]) -> StepTime:
     seconds = np.array([step.duration for step in steps], dtype=np.float64) * 1e-9
     # Columns of the same size keep the solutions exact.
     scale = features.max(axis=0)
-    best, least = np.zeros(3), float(seconds @ seconds)
+    best, min_error = np.zeros(3), float(seconds @ seconds)
     for size in (1, 2, 3):
         for columns in combinations(range(3), size):
             chosen = list(columns)
             found = np.linalg.lstsq(features[:, chosen] / scale[chosen], seconds, rcond=None)[0]
             residual = seconds - features[:, chosen] @ (found / scale[chosen])
             error = float(residual @ residual)
-            if found.min() >= 0 and error < least * _BETTER:
-                best, least = np.zeros(3), error
+            if found.min() >= 0 and error < min_error * _BETTER:
+                best, min_error = np.zeros(3), error
                 best[chosen] = found / scale[chosen]
     fixed, per_token, per_context = best.tolist()
     return StepTime(fixed_s=fixed, per_token_s=per_token, per_context_token_s=per_context)
