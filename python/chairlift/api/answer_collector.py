@@ -69,7 +69,7 @@ class AnswerCollector:
         """Append a part of a function call.
 
         Args:
-            position: Of the call within the answer.
+            position: Number of the call within the answer.
             call_id: Set in the first part.
             name: Set in the first part.
             arguments: The next piece of the JSON text.

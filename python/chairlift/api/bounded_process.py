@@ -33,7 +33,7 @@ MAX_WAIT_S: Final = 10.0
 time."""
 
 MAX_PROCESSES: Final = 4
-"""Of one pool: as many as there are threads that prepare requests."""
+"""Processes of one pool: as many as there are threads that prepare requests."""
 
 _LENGTH: Final = struct.Struct("!I")
 """Goes before each message."""
@@ -47,11 +47,11 @@ _FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signa
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one message, enforced by the kernel."""
+    """Bounds of one message, enforced by the kernel."""
 
     processor_s: float
     memory_bytes: int
-    """Of the process, as private writable memory."""
+    """Memory of the process, private and writable."""
 
 
 class TooLongError(Exception):
@@ -67,7 +67,7 @@ class EndedError(Exception):
 
 
 class _Settings(NamedTuple):
-    """As `ProcessPool` gets them."""
+    """The settings that `ProcessPool` gets."""
 
     module: str
     what: str
@@ -86,7 +86,7 @@ class ProcessPool:
         Args:
             module: Its `main` gets the descriptor of a socket, which it gives to `serve`.
             what: What a process does, for messages: "renders chats".
-            field: Of a request, for errors that no message of a client causes.
+            field: Field of a request, for errors that no message of a client causes.
             greeting: Returns the first message, by which a process prepares itself.
         """
         self._settings = _Settings(module, what, field, greeting)
@@ -268,9 +268,9 @@ def serve(
     """Answer messages on a socket until its other end is closed.
 
     Args:
-        descriptor: Of the socket.
-        bounds: Of each message. One that exceeds its processor time ends the process, whatever
-            it is doing; memory beyond the limit is refused to it.
+        descriptor: Descriptor of the socket.
+        bounds: Bounds of each message. One that exceeds its processor time ends the process,
+            whatever it is doing; memory beyond the limit is refused to it.
         prepare: Called with the first message; returns what answers the others.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

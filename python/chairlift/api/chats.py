@@ -25,9 +25,9 @@ from chairlift.api.types import (
 )
 
 MAX_TOOLS: Final = 128
-"""Of one conversation."""
+"""Tools of one conversation."""
 MAX_CALLS: Final = 128
-"""Of one turn."""
+"""Calls of one turn."""
 MAX_ARGUMENTS: Final = 8192
 """Values of all template arguments, those inside lists and objects included."""
 
@@ -83,7 +83,7 @@ def with_tools(
 
     Args:
         prompt: A conversation, or any prompt where nothing is set.
-        tools: As `Chat` has them, or as the OpenAI API writes them.
+        tools: In the form of `Chat`, or in that of the OpenAI API.
         tool_choice: The same.
         parallel_tool_calls: Whether an answer may hold more than one call.
 

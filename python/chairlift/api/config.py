@@ -57,7 +57,7 @@ def _size(value: object) -> object:
 _SIZE = BeforeValidator(_size)
 
 ADAPTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""Of an adapter; as a name of a file it is in its folder."""
+"""The form of an adapter's name; a file of this name is in its folder."""
 _MAX_STEP_DRAFTS: Final = 64
 """Drafts of a step at most: more logits would take more memory than they gain."""
 _FOLDER_ADAPTERS: Final = 8

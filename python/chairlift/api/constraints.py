@@ -14,7 +14,7 @@ from chairlift.api.sizes import memory
 from chairlift.api.types import Constraint
 
 MAX_SOURCE_BYTES: Final = 256 * 1024
-"""Of a schema, an expression, a grammar, or all choices together."""
+"""Bytes of a schema, an expression, a grammar, or all choices together."""
 MAX_CHOICES: Final = 1024
 
 _FIELDS: Final = ("json_schema", "json_object", "regex", "lark", "choices")
@@ -27,7 +27,7 @@ class Source(NamedTuple):
     text: str = ""
     choices: tuple[str, ...] = ()
     path: str = ""
-    """Of the field that it comes from, if that is no constraint."""
+    """Path of the field that it comes from, if that is no constraint."""
 
     @property
     def field(self) -> str:

@@ -36,7 +36,7 @@ def name_hub_cache() -> None:
     It reads its variables when it is imported, and would make a folder called `~` otherwise.
 
     Raises:
-        OSError: As by `cache_folder`.
+        OSError: See `cache_folder`.
     """
     if _home() is None and not any(os.environ.get(name) for name in ("HF_HOME", "XDG_CACHE_HOME")):
         os.environ["HF_HOME"] = str(_default_cache() / "huggingface")

@@ -40,7 +40,7 @@ class PoolingAbilities:
     """Names and texts of what goes before an input."""
     default_prompt: str | None = None
     labels: tuple[str, ...] = ()
-    """Of a classifier; empty where the model is none."""
+    """Labels of a classifier; empty where the model is none."""
     is_multi_label: bool = False
     has_token_types: bool = False
     generates: bool = False
@@ -48,7 +48,7 @@ class PoolingAbilities:
 
 
 NOTHING = PoolingAbilities(size=0, generates=True)
-"""Of a model that gives text alone."""
+"""The abilities of a model that gives text alone."""
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ class SamplerOptions:
     """Only these are drawn; None allows all."""
     banned_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
-    """Of each sequence of ids the last is not drawn behind the others."""
+    """Sequences of ids: the last one is not drawn behind the others."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0

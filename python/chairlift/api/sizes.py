@@ -11,7 +11,7 @@ _SINGLE: Final = frozenset((str, int, float, bool, NoneType))
 
 
 class Size(NamedTuple):
-    """Of values with all that they hold."""
+    """The size of values with all that they hold."""
 
     num_characters: int
     """About, of their JSON text."""

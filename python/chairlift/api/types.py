@@ -33,7 +33,7 @@ class ToolMode(StrEnum):
     """Whether an answer calls functions."""
 
     AUTO = "auto"
-    """As the model chooses."""
+    """The model chooses."""
     NONE = "none"
     """Never: the model does not see the tools."""
     REQUIRED = "required"
@@ -56,7 +56,7 @@ class ToolCall:
     id: str
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
-    """Of an earlier turn: an object, or a text, which need not be JSON. Of an answer: the text."""
+    """An object, or a text, which need not be JSON; in an answer the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ToolCallDelta:
     """A part of a function call in a stream."""
 
     position: int
-    """Of the call within the answer."""
+    """Number of the call within the answer."""
     id: str = ""
     """Set in the first part."""
     name: str = ""
@@ -81,11 +81,11 @@ class ChatMessage:
     content: str
     name: str = ""
     reasoning: str = ""
-    """Of an assistant turn."""
+    """What the model thought, in an assistant turn."""
     tool_calls: Sequence[ToolCall] = ()
-    """Of an assistant turn."""
+    """Functions that an assistant turn calls."""
     tool_call_id: str = ""
-    """Of a tool turn: the call that it answers."""
+    """Id of the call that a tool turn answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Sampling:
     typical_p: float | None = None
     top_n_sigma: float | None = None
     dry_multiplier: float | None = None
-    """Of the penalty of a token that would continue a repeated sequence; 0 is off."""
+    """Factor of the penalty of a token that would continue a repeated sequence; 0 is off."""
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_sequence_breakers: Sequence[str] | None = None
@@ -187,7 +187,7 @@ class Schedule:
     """When a request runs; None takes the engine's default.
 
     A higher priority, -10 to 10, starts first: as if the request had come ten seconds earlier for
-    each level. Of equals the one that has to start first does. Times count from its arrival.
+    each level. Among equals the one that has to start first does. Times count from its arrival.
     """
 
     queue_timeout_s: float | None = None
@@ -348,7 +348,7 @@ class Timeline:
 
     queued_s: float
     queued_by_cause_s: Mapping[WaitCause, float]
-    """Of `queued_s`, what is not 0."""
+    """The parts of `queued_s` that are not 0."""
     prefill_s: float | None
     decode_s: float | None
     num_preemptions: int
@@ -357,12 +357,12 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Of chosen tokens, token by token; rank 1 is the likeliest."""
+    """Log probabilities of chosen tokens, token by token; rank 1 is the likeliest."""
 
     logprobs: Sequence[float]
     ranks: Sequence[int]
     candidates: Sequence[Sequence[tuple[int, float]]] = ()
-    """Of each token the likeliest ids and their log probabilities; empty unless asked for."""
+    """The likeliest ids of each token and their log probabilities; empty unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +385,7 @@ class PromptPiece:
     text: str
     token_ids: Sequence[int]
     logprobs: Logprobs | None = None
-    """Of these tokens, but for the first of a prompt, which has none."""
+    """Log probabilities of these tokens; the first of a prompt has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,9 +439,9 @@ class PromptAnswer:
     text: str
     token_ids: list[int]
     logprobs: list[float | None]
-    """Of each token; None for the first, and no list without them."""
+    """Log probability of each token; None for the first, and no list without them."""
     candidates: list[Sequence[tuple[int, float]]]
-    """Of each token, an empty list for the first; no list unless asked for."""
+    """Candidates of each token, an empty list for the first; no list unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +455,7 @@ class Answer:
     timeline: Timeline
     logprobs: list[float] | None = None
     candidates: list[Sequence[tuple[int, float]]] | None = None
-    """Of each token the likeliest ids and their log probabilities."""
+    """The likeliest ids of each token and their log probabilities."""
     index: int = 0
     """Which of the answers to its prompt."""
     reasoning: str = ""

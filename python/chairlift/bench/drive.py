@@ -51,7 +51,7 @@ def measure(
         engine: An engine without requests.
         work: Requests in the order of arrival.
         on_end: Called when a request has ended.
-        pooling: Of all requests; None asks for text.
+        pooling: Pooling of all requests; None asks for text.
         concurrency: Requests at a time: one that is due waits until another has ended, and that is
             when it arrives. None is any number.
         num_records: How many step records are kept, from the first on.

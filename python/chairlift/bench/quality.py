@@ -33,7 +33,7 @@ from chairlift.text.tokenizer import Tokenizer
 
 DEFAULT_WINDOW: Final = 512
 MIN_TOKENS: Final = 2
-"""Of a window: the first token is not scored."""
+"""Tokens of a window: the first one is not scored."""
 MAX_LOSS: Final = 700.0
 """Nats per token; the perplexity of a greater loss is no float64."""
 
@@ -64,10 +64,10 @@ class ModelFormat:
 
         Args:
             name: `demo`, a local folder, or a Hugging Face id.
-            dtype: As in `EngineConfig`, and so are the next three.
-            quantize: Of the weights.
-            kv_cache_dtype: Of keys and values.
-            num_threads: Of the kernels.
+            dtype: The setting of `EngineConfig`, like the next three.
+            quantize: Format of the weights.
+            kv_cache_dtype: Element type of keys and values.
+            num_threads: Threads of the kernels.
 
         Raises:
             ModelError: There is no such model, or its configuration is wrong.
@@ -226,7 +226,7 @@ def measure_quality(
     Args:
         windows: int32 `[T]` each, of at least 2 tokens.
         model: Whose quality is measured.
-        reference: Of the same vocabulary size; None compares with nothing.
+        reference: A model of the same vocabulary size; None compares with nothing.
         on_progress: Called with the tokens of a window after each model has computed it.
 
     Returns:

@@ -63,7 +63,7 @@ class Comparison(NamedTuple):
 
     num_requests: int
     with_drafts: Counts
-    """Of the last pair."""
+    """Counts of the last pair."""
     tokens_per_s: float
     without_tokens_per_s: float
     gain: float

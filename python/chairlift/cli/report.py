@@ -29,7 +29,7 @@ def report(
 
     Args:
         results: All with the same keys; names end in their unit: `_s` seconds, `_per_s` rates.
-        title: Of the table.
+        title: Title of the table.
         as_json: One object per line on stdout.
         by_row: One result per row of the table; else one per column.
         omit: Names that the table leaves out.

@@ -73,7 +73,7 @@ class Printer:
     """Writes an answer: to a terminal between words of its width, else as it comes.
 
     Attributes:
-        text: Of the answer so far.
+        text: Text of the answer so far.
     """
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ def from_call(call: Any, proxy: str = "") -> ChairliftError:
     """Return the exception of a call that failed, from its code and its trailers.
 
     Args:
-        call: Of gRPC.
+        call: The call of gRPC.
         proxy: From `proxy_of` its address.
     """
     status = rpc_status.from_call(call)

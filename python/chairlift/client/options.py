@@ -62,13 +62,13 @@ class RequestOptions(StoppingOptions, ScheduleOptions, total=False):
     top_n_sigma: float | None
     """0 is off."""
     repetition_penalty: float | None
-    """Of tokens of prompt and output; 1 is off."""
+    """Penalty of tokens of prompt and output; 1 is off."""
     presence_penalty: float | None
-    """Of tokens of the output; 0 is off."""
+    """Penalty of tokens of the output; 0 is off."""
     frequency_penalty: float | None
-    """Of tokens of the output, by their number; 0 is off."""
+    """Penalty of tokens of the output, by their number; 0 is off."""
     dry_multiplier: float | None
-    """Of the penalty of a token that would continue a repeated sequence; 0 is off."""
+    """Factor of the penalty of a token that would continue a repeated sequence; 0 is off."""
     dry_base: float | None
     """At least 1."""
     dry_allowed_length: int | None

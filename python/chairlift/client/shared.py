@@ -127,7 +127,7 @@ class BaseClient:
             inputs: At most 2,048.
             dimensions: Numbers at the start of each vector; None is all.
             truncate_end: Leave out the end of an input that is too long; else it is refused.
-            prompt_name: Of the model's text before each input; None is its default.
+            prompt_name: Name of the model's text before each input; None is its default.
         """
         request = embed_request(inputs, dimensions, prompt_name, truncate_end=truncate_end)
         return Call(self._embedding.Embed, request, lambda response: list(response.embeddings))
@@ -203,7 +203,7 @@ class BaseGeneration:
         request_id: Label of the request on its stream.
         accepted: Set once the request is queued.
         prompt: The prompt as far as it has come, if the request asks for it.
-        answers: As many as the request asks for.
+        answers: The answers that the request asks for.
         finished: End of the answer that ended last.
         rejected: Why the last `update` or `credit` that was refused changed nothing.
         last_number: Number of the last event that was taken, for `resume` by another client.

@@ -93,7 +93,7 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
     Args:
         event: From `_core.Events`.
         output: What its request asked for.
-        sampled: Of the step that gave the event.
+        sampled: Log probabilities of the step that gave the event.
     """
     if isinstance(event, _core.TokensEvent):
         logprobs = None
@@ -150,7 +150,7 @@ class AnswerBuilder:
     """Collects the output of one sequence into an `Answer`."""
 
     position: int
-    """Of the request among all."""
+    """Index of the request among all."""
     output: Output
     collected: AnswerCollector = field(default_factory=AnswerCollector)
     logprobs: list[float] = field(default_factory=list)

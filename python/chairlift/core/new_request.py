@@ -31,7 +31,7 @@ class NewRequest:
     """Finds reasoning and function calls in the text."""
     tenant: str = ""
     salt: str = ""
-    """Of the prefix cache: requests share blocks where tenant, salt and adapter are equal."""
+    """Requests share blocks of the prefix cache where tenant, salt and adapter are equal."""
     adapter: tuple[int, int] = (0, 0)
     """Slot and number of its load; slot 0 is no adapter."""
     cache_read: bool = True

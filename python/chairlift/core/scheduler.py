@@ -78,10 +78,10 @@ def new_scheduler(
     """Build an idle scheduler.
 
     Args:
-        settings: Of the policy and its limits.
+        settings: The policy and its limits.
         max_model_len: Longest prompt plus answer, in tokens.
         vocab_size: Token ids are below it.
-        num_blocks: Of the KV cache, the null block included.
+        num_blocks: Blocks of the KV cache, the null block included.
         kv_windows: Sliding window of each KV group.
         hash_key: 32 bytes that name the blocks of the prefix cache.
         token_table: What each token id contributes to text.

@@ -45,7 +45,7 @@ class AdapterChanges:
         Args:
             engine: Whose thread runs.
             name: New.
-            folder: As PEFT saves it.
+            folder: A folder in the form in which PEFT saves it.
             tenants: Those that may use it; none is all.
 
         Raises:
@@ -60,7 +60,7 @@ class AdapterChanges:
 
         Args:
             engine: Whose thread runs.
-            name: Of the adapter.
+            name: Name of the adapter.
             timeout_s: How long its requests may go on; those that have not ended by then fail.
 
         Returns:

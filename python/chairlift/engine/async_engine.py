@@ -198,8 +198,8 @@ class AsyncEngine:
         """Tokenize and validate a request; a long prompt does not hold up the event loop.
 
         Args:
-            request: As the client writes it.
-            connection: Of the client: without tenants, connections take turns.
+            request: What the client wrote.
+            connection: The client's: without tenants, connections take turns.
 
         Raises:
             RequestError: With the path of the first field that is wrong, or as `TextQueue.run`.
@@ -238,12 +238,12 @@ class AsyncEngine:
         """Change a request as `change` does; patterns do not hold up the event loop.
 
         Args:
-            handle: Of the request.
-            change: As the client writes it.
-            connection: As of `prepare`.
+            handle: Handle of the request.
+            change: What the client wrote.
+            connection: The client's; see `prepare`.
 
         Raises:
-            RequestError: As `change`, or as `TextQueue.run`; nothing has changed.
+            RequestError: See `change` and `TextQueue.run`; nothing has changed.
         """
         preparer, num_prompt_tokens = self.engine.preparer, len(handle.prepared.prompt)
         size = preparer.patterns_size(change)

@@ -31,7 +31,7 @@ class Bisected(NamedTuple):
     failing: list[int]
     """Rows that fail alone while the model works, as indices into the step's rows."""
     sampled: Sampled
-    """Of the rows that passed, in order; of the whole step if none fails."""
+    """Draws of the rows that passed, in order; of the whole step if none fails."""
 
 
 def bisect(
@@ -40,7 +40,7 @@ def bisect(
     """Run a step that failed again, in parts.
 
     Args:
-        inputs: Of the step.
+        inputs: Inputs of the step.
         run: Computes a part of it; a panic in a kernel is no Exception, so every
             exception but an interrupt counts as a failure of the part.
         probe: Computes a token that belongs to no request; raises if the model does not work.

@@ -40,7 +40,7 @@ not worth reading the prompt."""
 _OUTLIER: Final = 4
 """A pass longer than this many times the others was held up by something else."""
 _FADE: Final = 0.998
-"""Of the time of a pass, for each step in which none pays: after a while one is measured again."""
+"""Factor of the time of a pass per step in which none pays: after a while one is measured again."""
 
 Key = tuple[int, int]
 """Request and which of its answers."""
@@ -60,7 +60,7 @@ class _Answer:
     """Tokens behind them, the last one at least."""
     blocks: list[int] = field(default_factory=list)
     line: int = 0
-    """Of the block tables, in this round."""
+    """Line of the block tables, in this round."""
     last_round: int = 0
 
     @property
@@ -94,7 +94,7 @@ class DraftModel:
 
         Args:
             loaded: The draft model.
-            sampler: Of the model, with the parameters of each slot.
+            sampler: The model's, with the parameters of each slot.
             clock: Nanoseconds.
         """
         assert isinstance(loaded.transformer, Transformer), "an encoder is refused"

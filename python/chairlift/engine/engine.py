@@ -48,19 +48,19 @@ class Engine:
     """A model that answers requests, one step at a time; a context manager that closes it.
 
     Attributes:
-        model_name: As given.
-        model_config: Of the model.
+        model_name: The name that was given.
+        model_config: Configuration of the model.
         config: The settings, with the defaults of the device.
         clock: Returns monotonic nanoseconds.
-        tokenizer: Of the model.
+        tokenizer: Tokenizer of the model.
         device: Where the model runs.
-        num_kv_blocks: Of the KV cache, the null block included.
-        num_state_snapshots: Of recurrent states; None for a model without.
+        num_kv_blocks: Blocks of the KV cache, the null block included.
+        num_state_snapshots: Snapshots of recurrent states; None for a model without.
         max_model_len: Longest prompt plus output of the model, or less where the settings say so.
         pooling: What the model gives besides text.
         max_context_len: The same for this server, whose KV cache may hold less.
         adapters: Those that requests may name; see `Adapters.load` and `Adapters.unload`.
-        text_limits: Of what is tokenized, rendered or turned into text.
+        text_limits: Limits of what is tokenized, rendered or turned into text.
         draft_folder: Folder or file of the draft model, if there is one.
         preparer: Internal: checks requests and changes; any thread may call it.
         stepper: Internal: the scheduler and the runner.
@@ -81,7 +81,7 @@ class Engine:
 
         Args:
             model: Its name, as `resolve_model` takes it.
-            on_progress: As of `load_model`.
+            on_progress: See `load_model`.
             clock: Time in nanoseconds; tests bring their own.
             loader: Brings the model into memory; benchmarks and tests bring their own.
             on_bad_adapter: Called for one of the settings that cannot be loaded; None raises.
@@ -331,10 +331,10 @@ class Engine:
 
         Args:
             prompts: One prompt or many.
-            sampling: Of all prompts.
-            stopping: Of all prompts.
-            output: Of all prompts.
-            adapter: Of all prompts; empty is the model alone.
+            sampling: Parameters of all prompts.
+            stopping: When the answers to all prompts end.
+            output: What the answers to all prompts have.
+            adapter: Adapter of all prompts; empty is the model alone.
             constraint: What each answer must be.
             tools: Functions that the answers may call; each prompt is a conversation then.
             tool_choice: `auto`, `none`, `required`, or a function.

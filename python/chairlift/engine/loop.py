@@ -85,7 +85,7 @@ class EngineLoop:
             engine: Idle.
             deliver: Called on the thread, must not block; raises RuntimeError when the event
                 loop is closed, which ends the thread.
-            num_steps: Of the threads that ran the engine before.
+            num_steps: Steps of the threads that ran the engine before.
         """
         self.engine = engine
         self.load: _core.Load = engine.load()

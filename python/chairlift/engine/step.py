@@ -94,7 +94,7 @@ class InFlightStep:
     """A step that was planned and launched; times in nanoseconds of the engine's clock."""
 
     number: int
-    """Of the scheduler."""
+    """The scheduler's number of the step."""
     plan: PlanView
     inputs: StepInputs
     started_ns: int

@@ -155,7 +155,7 @@ class Stepper:
         """End the steps in flight and launch none; their events are dropped.
 
         Raises:
-            EngineDownError: As `advance`.
+            EngineDownError: See `advance`.
         """
         while self._in_flight:
             self._finish(self._in_flight[0])
@@ -286,7 +286,7 @@ class Stepper:
         """Drop the steps in flight; their requests are computed again.
 
         Args:
-            number: Of the oldest step that the scheduler has in flight.
+            number: Number of the oldest step that the scheduler has in flight.
         """
         try:
             self._drop_in_flight()

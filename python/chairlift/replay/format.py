@@ -42,11 +42,11 @@ class StepTime(Line):
     """Seconds of a step as a linear model: decode is bound by memory, prefill by arithmetic."""
 
     fixed_s: Annotated[float, Field(ge=0)]
-    """Of every step: weights are read, kernels are launched."""
+    """Time of every step: weights are read, kernels are launched."""
     per_token_s: Annotated[float, Field(ge=0)]
-    """Of each token that is computed."""
+    """Time of each token that is computed."""
     per_context_token_s: Annotated[float, Field(ge=0)]
-    """Of each token whose keys and values are read, summed over the rows."""
+    """Time of each token whose keys and values are read, summed over the rows."""
 
     def duration(self, num_tokens: int, num_context: int) -> int:
         """Return the nanoseconds of a step; at least 1, so that the clock moves."""
@@ -62,7 +62,7 @@ class Header(Line):
     model: str
     batching: Batching
     batch_size: Positive | None = None
-    """Of a full static or dynamic batch; None is max_num_seqs."""
+    """Requests of a full static or dynamic batch; None is max_num_seqs."""
     batch_window_s: Annotated[float, Field(ge=0)]
     batch_timeout_s: Annotated[float, Field(ge=0)]
     max_num_seqs: Positive
@@ -79,9 +79,9 @@ class Header(Line):
     """One entry per KV group."""
     prefix_cache: bool
     state_snapshots: Count | None = None
-    """Of a hybrid."""
+    """Snapshots of a hybrid's states."""
     step_time: StepTime | None = None
-    """Of traces without steps."""
+    """Time of a step, in traces without steps."""
 
 
 class Arrival(Line):
@@ -161,7 +161,7 @@ class Step(Line):
     tokens: Positive
     """Computed, prompts and decodes alike."""
     prefill: Count
-    """Of these, known before the step; the others are the last sampled tokens of their rows."""
+    """Tokens known before the step; the others are the last sampled tokens of their rows."""
     context: Positive
     """Tokens of the rows after the step: the keys and values that attention read."""
     kv_blocks: Count

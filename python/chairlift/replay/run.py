@@ -60,7 +60,7 @@ def replay(
 
     Args:
         trace: What arrives when, and how long its answers are.
-        settings: Of the scheduler; the trace's own header, or one that differs from it.
+        settings: The scheduler's; the trace's own header, or one that differs from it.
         step_time: Moves the clock.
         on_step: Called with each plan that has run, the requests of its rows, as indices in the
             trace, what the rows did, and the requests that were preempted before it.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from chairlift.replay.trace import Request
 
 VOCAB_SIZE = 2**31 - 1
-"""As wide as an int32 allows, so that synthetic ids do not collide by chance."""
+"""All that an int32 allows, so that synthetic ids do not collide by chance."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -29,7 +29,7 @@ def prompt_token_ids(index: int, request: Request, block_size: int) -> list[int]
     """Return the prompt of a request; tokens outside named blocks are its index, which is unique.
 
     Args:
-        index: Of the request in its trace.
+        index: Index of the request in its trace.
         request: With the names of its first full blocks.
         block_size: Tokens per name.
     """

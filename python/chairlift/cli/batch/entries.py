@@ -119,10 +119,10 @@ def task_of(number: int, data: bytes, served: Sequence[str], texts: TokenTexts) 
     """Convert a line.
 
     Args:
-        number: Of the line.
+        number: Number of the line.
         data: The line.
         served: Names of the model.
-        texts: Of single tokens, for log probabilities.
+        texts: Texts of single tokens, for log probabilities.
     """
     head = Head(number)
     try:

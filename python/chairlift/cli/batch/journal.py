@@ -47,9 +47,9 @@ class Journal:
         """Begin a journal, or continue one of the same work.
 
         Args:
-            path: Of the journal.
+            path: Path of the journal.
             header: Names the work.
-            num_lines: Of the input.
+            num_lines: Lines of the input.
             clock: Returns seconds.
 
         Raises:

@@ -22,7 +22,7 @@ Result = dict[str, Any] | HttpError
 """The body of an answer, or why there is none."""
 
 MAX_LIVE_BYTES: Final = 64 * 2**20
-"""Of the input's lines that have begun and are not answered; one may be longer."""
+"""Bytes of the input's lines that have begun and are not answered; one may be longer."""
 
 _NEVER: Final = types.Schedule(queue_timeout_s=float("inf"), time_limit_s=float("inf"))
 _QUEUED_BATCHES: Final = 2
@@ -39,10 +39,10 @@ class _Live:
     num_left: int
     """Requests without a result."""
     answer: Answer | None
-    """Of text."""
+    """The answer of a line that asks for text."""
     vectors: list[tuple[Any, int]]
     ids: set[int] = field(default_factory=set)
-    """Of its requests in the engine."""
+    """Ids of its requests in the engine."""
     is_over: bool = False
 
 

@@ -36,14 +36,14 @@ _GONE: Final = frozenset(
 """No request is answered: the job stops, and goes on when the same command runs again."""
 
 MAX_ATTEMPTS: Final = 8
-"""Of a request that the server is too busy for; the waits between them add up to two minutes."""
+"""Attempts of a request that the server is too busy for; their waits add up to two minutes."""
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 30.0
 _QUEUE_TIMEOUT_S: Final = 3600.0
 _CLOSE_S: Final = 10.0
 """The lines of a job have time."""
 _MARGIN_BYTES: Final = 1024
-"""Of a message, for what the client adds to a request."""
+"""Room in a message for what the client adds to a request."""
 _MORE_LINES: Final = 2
 """Lines that are sent for each row of the server."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chairlift.bench.quality import ModelFormat
 
 MAX_TEXT_BYTES: Final = 16 << 20
-"""Of a text: some four million tokens, which take hours."""
+"""Bytes of a text: some four million tokens, which take hours."""
 
 
 @engine_options(only=frozenset({"dtype", "quantize", "kv_cache_dtype", "num_threads"}))

@@ -28,7 +28,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
 
 MAX_MODELS: Final = 1000
-"""Of a folder or a cache, so that a wrong folder ends soon."""
+"""Models of a folder or a cache that are listed, so that a wrong folder ends soon."""
 _MAX_SHOWN: Final = 300
 
 
@@ -47,7 +47,7 @@ class Description:
     """What the headers of a model say; a string is empty where they cannot be read."""
 
     weight_bytes: int
-    """Of all tensors; of the files where their headers cannot be read."""
+    """Size of all tensors; of the files where their headers cannot be read."""
     format: str
     """The type that most of these bytes have, `bf16` or `Q4_K`, or how the model is quantized."""
     family: str

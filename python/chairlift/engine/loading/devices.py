@@ -48,7 +48,7 @@ class ResolvedDevice:
     accelerator: Accelerator | None
     """None is the CPU."""
     free_bytes: int | None = None
-    """Of the accelerator's memory before the model was read."""
+    """Free memory of the accelerator before the model was read."""
 
     @property
     def torch_device(self) -> torch.device:

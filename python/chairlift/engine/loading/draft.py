@@ -20,7 +20,7 @@ from chairlift.model.memory.plan import MemoryPlan, plan_memory
 from chairlift.text.tokenizer import Tokenizer
 
 KV_CACHE_BYTES: Final = 2**28
-"""Of the KV cache of a draft model at most."""
+"""Size of the KV cache of a draft model at most."""
 
 
 class DraftPlan(NamedTuple):
@@ -36,9 +36,9 @@ def plan_draft(settings: EngineConfig, model: ModelConfig, num_blocks: int) -> D
     """Return the draft model of an engine on a CPU; None if the settings name none.
 
     Args:
-        settings: Of the engine, as they hold where the model runs.
+        settings: The engine's, with the defaults of the device.
         model: The model that it drafts for.
-        num_blocks: Of the KV cache of that model.
+        num_blocks: Blocks of the KV cache of that model.
 
     Raises:
         ConfigError: There is no such model, it cannot draft, or another setting leaves no drafts.

@@ -76,9 +76,9 @@ def load_encoder(
     """Read an encoder, and what makes vectors of its hidden states.
 
     Args:
-        folder: Of the model.
+        folder: Folder of the model.
         config: From `load_encoder_config`.
-        settings: Of the engine.
+        settings: The engine's settings.
         on_progress: Called with the bytes of weights that are read, and all of them.
 
     Raises:

@@ -75,7 +75,7 @@ def load_model(
 
     Args:
         model: Its name, as `resolve_model` takes it.
-        settings: Of the engine.
+        settings: The engine's settings.
         on_progress: Called with the bytes of weights that are read, and all of them: of the model,
             then of its draft model.
         accelerator: The GPU to use; None looks for one.
@@ -284,9 +284,9 @@ def replan_memory(
     """Return the memory plan of a model with some settings changed.
 
     Args:
-        settings: As they are.
+        settings: The settings without the changes.
         model: Its shape.
-        free_bytes: Of a GPU before it had the model; None asks it.
+        free_bytes: Free memory of a GPU before it had the model; None reads it now.
         changes: Settings in the place of those.
 
     Returns:

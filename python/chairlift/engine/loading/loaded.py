@@ -38,7 +38,7 @@ class HostPool(NamedTuple):
     """
 
     blocks: Tensor
-    """As the KV cache, but for the number of blocks."""
+    """The shape of the KV cache, with another number of blocks."""
     num_blocks: int
     block_time: int
     """Nanoseconds to move a block one way."""
@@ -53,7 +53,7 @@ class LoadedModel:
     transformer: Transformer | GenericTransformer | Encoder | BidirectionalEncoder
     kv_cache: Tensor
     num_blocks: int
-    """Of the KV cache, the null block included."""
+    """Blocks of the KV cache, the null block included."""
     max_model_len: int
     """Tokens of prompt and output: the model's, or less where the settings say so."""
     resolved: ResolvedDevice
@@ -63,11 +63,11 @@ class LoadedModel:
     runner_factory: "RunnerFactory | None" = None
     """Builds the runner; None takes that of the place."""
     states: States | None = None
-    """Of a hybrid on a CPU, for all rows, the probe and the snapshots."""
+    """States of a hybrid on a CPU, for all rows, the probe and the snapshots."""
     state_pool: Tensor | None = None
     """Those of a hybrid on a GPU."""
     num_state_snapshots: int | None = None
-    """Of a hybrid."""
+    """Snapshots of a hybrid's states; None for another model."""
     pooling: PoolingAbilities = NOTHING
     """What it gives besides text."""
     draft: "LoadedModel | None" = None
@@ -107,7 +107,7 @@ class LoadedModel:
 RunnerFactory = Callable[[LoadedModel, RunnerShape, Callable[[], int]], ModelRunner]
 """From a model, the sizes of the tables and a clock to the runner."""
 Loader = Callable[[str | Path, EngineConfig, OnProgress | None], LoadedModel]
-"""As `load_model`; benchmarks and tests bring their own."""
+"""The form of `load_model`; benchmarks and tests bring their own."""
 
 
 def _log_capture(done: int, total: int) -> None:

@@ -65,9 +65,9 @@ class Adapters:
         """Begin without adapters.
 
         Args:
-            config: Of the engine.
+            config: The engine's settings.
             model: What adapters are for.
-            tables: Of the model's forward pass; None takes no adapter.
+            tables: The tables of the forward pass; None takes no adapter.
             users: Returns the requests that keep a slot in use; called on the engine's thread.
         """
         self._users = users

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 MAX_TENANTS: Final = 1024
-"""Of one adapter."""
+"""Tenants of one adapter."""
 
 
 class AdapterState(StrEnum):
@@ -25,7 +25,7 @@ class AdapterUse:
     name: str
     slot: int
     generation: int
-    """Of its load."""
+    """Number of its load."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class ConstraintPreparer:
         """Keep what constraints are compiled against.
 
         Args:
-            token_table: Of the model.
+            token_table: The model's tokens.
             end_ids: Tokens that end a text: drawn where a constraint may end.
         """
         self._process = ConstraintProcess(token_table, end_ids)

@@ -42,9 +42,9 @@ def pooling_ids(
 
     Args:
         request: Its prompt is a text, or token ids.
-        options: Of the request.
+        options: What the request asks for.
         encoder: The model's tokenizer.
-        abilities: Of the model.
+        abilities: What the model gives.
         keep: Only so many tokens at the end are used; None is all.
         vocab_size: Ids are below it.
 

@@ -72,7 +72,7 @@ class Prepared:
     pooled: Pooled | None = field(default=None, repr=False)
     """Where the result goes, of a request that ends with its prompt."""
     grammar: _core.Grammar | None = None
-    """Of its constraint."""
+    """The grammar of its constraint."""
     end_ids: tuple[int, ...] = ()
     """End the answer, whatever `min_tokens` says and an update changes: a constraint allows them
     where it may end."""

@@ -34,7 +34,7 @@ MAX_SALT_BYTES = 128
 MAX_PRIORITY = 10
 
 ALL_THAT_FITS = -1
-"""As `truncate_prompt`: the end of the prompt, as much as the context holds beside a token."""
+"""A `truncate_prompt`: the end of the prompt, as much as the context holds beside a token."""
 
 _MAX_UINT32 = 2**32 - 1
 
@@ -94,8 +94,8 @@ class Preparer:
         Args:
             config: For the defaults of lengths and times.
             encoder: The model's tokenizer.
-            limits: Of the model and the server.
-            defaults: Of the model's `generation_config.json`.
+            limits: Limits of the model and the server.
+            defaults: The model's `generation_config.json`.
             adapters: Those that requests may name.
             constraints: Compiles them.
         """
@@ -265,8 +265,8 @@ class Preparer:
         """Return the change that the scheduler can take.
 
         Args:
-            change: Of a live request.
-            num_prompt_tokens: Of that request.
+            change: The change of a live request.
+            num_prompt_tokens: Prompt tokens of that request.
 
         Raises:
             RequestError: With the path of the first field that is wrong.

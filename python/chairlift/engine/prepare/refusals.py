@@ -36,7 +36,7 @@ class Refusals:
         self._clock = clock
         self._lock = Lock()
         self._tenants: OrderedDict[str, OrderedDict[bytes, _Refused]] = OrderedDict()
-        """Of each the oldest first; the tenant that was refused least recently first."""
+        """Tenants, the one refused least recently first; each with its refusals, oldest first."""
         self._num = 0
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Refusals:
         """Refuse a constraint of the tenant that was refused a short time ago.
 
         Raises:
-            RequestError: As then.
+            RequestError: The same error.
         """
         with self._lock:
             kept = self._tenants.get(tenant)

@@ -45,9 +45,9 @@ class SamplingPreparer:
         """Keep what every request is checked against.
 
         Args:
-            defaults: Of the model's `generation_config.json`.
+            defaults: The model's `generation_config.json`.
             vocab_size: Width of the logits.
-            encode: Of the model's tokenizer.
+            encode: Returns the ids of a text; the tokenizer's.
         """
         self._defaults = defaults
         self._vocab_size = vocab_size
@@ -192,7 +192,7 @@ def check_prompt_output(output: Output, *, has_scores: bool) -> None:
     """Check what the output asks for of the prompt.
 
     Args:
-        output: Of the request.
+        output: What the answer has.
         has_scores: Whether the device scores prompts.
 
     Raises:

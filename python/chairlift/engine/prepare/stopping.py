@@ -30,7 +30,7 @@ class RequestLimits:
     text: TextLimits
     eos_token_ids: tuple[int, ...]
     max_answers: int
-    """Of one request."""
+    """Answers of one request."""
     has_scores: bool = True
     """Whether the device scores prompts."""
     pooling: PoolingAbilities = NOTHING
@@ -51,8 +51,8 @@ class StoppingPreparer:
         """Keep the limits.
 
         Args:
-            default_max_tokens: Of an answer; None is what the context leaves.
-            limits: Of the model and the server.
+            default_max_tokens: Tokens of an answer; None is what the context leaves.
+            limits: Limits of the model and the server.
         """
         self._default_max_tokens = default_max_tokens
         self._limits = limits
@@ -90,9 +90,9 @@ class StoppingPreparer:
         """Fill defaults, and compile patterns.
 
         Args:
-            params: As the client wrote it.
-            stops: Of it.
-            num_prompt_tokens: Of the request.
+            params: What the client wrote.
+            stops: The checked stops of `params`.
+            num_prompt_tokens: Prompt tokens of the request.
             path: Begins the paths of fields in errors.
 
         Raises:

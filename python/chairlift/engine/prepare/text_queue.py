@@ -22,15 +22,15 @@ from chairlift.api.machine import available_cores
 from chairlift.api.types import Chat, Request
 
 MAX_MESSAGES: Final = 4096
-"""Of one conversation."""
+"""Messages of one conversation."""
 
 _BYTES_PER_ID: Final = 8
 """A list of token ids may have one id for so many bytes of `max_bytes`."""
 MAX_WAITING_BYTES: Final = 32 * 2**20
-"""Of all texts that wait for a thread."""
+"""Bytes of all texts that wait for a thread."""
 
 MAX_TENANT_WAITING_BYTES: Final = MAX_WAITING_BYTES // 2
-"""Of those of one tenant."""
+"""Bytes of the texts of one tenant that wait."""
 
 _SHORT_TEXT: Final = 4096
 """Characters that are tokenized at once, in a millisecond or two."""
@@ -57,7 +57,7 @@ class TextLimits:
     """Bounds of texts.
 
     Attributes:
-        max_bytes: Of any text that is tokenized, in UTF-8.
+        max_bytes: Bytes of any text that is tokenized, in UTF-8.
         longest_token_bytes: The most bytes of a text that one token stands for; None where there
             is no bound.
         max_model_len: Tokens of prompt and answer that the model takes.
@@ -96,7 +96,7 @@ class TextLimits:
         """Check a text that is to become a whole prompt; `num_answer` as of `check_length`.
 
         Raises:
-            RequestError: As `check_text` and `check_length`.
+            RequestError: See `check_text` and `check_length`.
         """
         num_bytes = self._check_bytes(text, field, self._context())
         if self.longest_token_bytes is not None:
@@ -127,7 +127,7 @@ class TextLimits:
         """Check the length of a prompt.
 
         Args:
-            num_tokens: Of the prompt.
+            num_tokens: Tokens of the prompt.
             number_prefix: Goes before a number that may be too small.
             num_answer: Tokens of the answer that the context has to hold: 0 where only the prompt
                 counts, since the one token behind it is never computed.
@@ -183,9 +183,9 @@ class TextQueue:
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         """Waiters by tenant; the first tenant in the dictionary is served next."""
         self._num_bytes: dict[Hashable, int] = {}
-        """Of the texts that wait, by tenant."""
+        """Bytes of the texts that wait, by tenant."""
         self._interruptions: set[Interruption] = set()
-        """Of the work that runs."""
+        """Interruptions of the work that runs."""
 
     async def run(
         self, work: Callable[[], _T], *, tenant: Hashable, size: int, within_s: float | None = None

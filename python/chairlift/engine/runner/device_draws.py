@@ -62,8 +62,8 @@ class ListBuffers:
         """Copy lists to the device, after what the device does now.
 
         Args:
-            turn: Of the host's memory, which no step in flight uses.
-            lists: Of the step.
+            turn: Number of the host's buffer, which no step in flight uses.
+            lists: Lists of the step.
             num_draws: S.
         """
         size, num_entries = len(lists), lists.num_entries
@@ -159,9 +159,9 @@ class DeviceSampler:
 
         Args:
             accelerator: The device.
-            staging: Of the inputs.
+            staging: Buffers of the inputs.
             num_rows: R; there is one row more for what draws for no request.
-            vocab_size: Of the logits.
+            vocab_size: Width of the logits.
         """
         self._accelerator = accelerator
         self._inputs = staging.device
@@ -170,7 +170,7 @@ class DeviceSampler:
         self.logits = torch.empty(num_samples, vocab_size, dtype=torch.float32, device=device)
         self.last_token = torch.zeros(num_rows + 1, dtype=torch.int32, device=device)
         self._known_token = torch.full((num_rows,), -1, dtype=torch.int32)
-        """As `last_token` is once the steps in flight have ended; negative where none was drawn."""
+        """`last_token` once the steps in flight have ended; negative where none was drawn."""
         self._results = torch.zeros(3, num_samples, dtype=torch.int32, device=device)
         self._host_results = [
             accelerator.host_buffer(3, num_samples, dtype=torch.int32) for _ in range(num_hosts)
@@ -194,9 +194,9 @@ class DeviceSampler:
         What they ask for may depend on the tokens of the step in flight: this waits for them.
 
         Args:
-            turn: Of the host's memory.
-            draws: Of the step.
-            options: Of the same draws.
+            turn: Number of the host's buffer.
+            draws: Inputs of the step's draws.
+            options: Options of the same draws.
             is_whole: Whether this is a step; a part of one runs again, and what is in flight then
                 came after it.
         """
@@ -236,10 +236,10 @@ class DeviceSampler:
         """Copy what was launched last to the host.
 
         Args:
-            turn: Of the host's memory.
-            draws: Of the step.
+            turn: Number of the host's buffer.
+            draws: Inputs of the step's draws.
             options: What they ask for beside the tables; None if nothing.
-            is_whole: As of `launch_with_options`.
+            is_whole: See `launch_with_options`.
         """
         results, candidates = self._host_results[turn], None
         results.copy_(self._results, non_blocking=True)

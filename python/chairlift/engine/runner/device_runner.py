@@ -44,7 +44,7 @@ class _Pass(NamedTuple):
     num_tokens: int
     num_samples: int
     num_splits: list[int]
-    """Of each KV group."""
+    """Splits of each KV group."""
     num_tiles: list[int]
     tile_rows: int
 
@@ -55,7 +55,7 @@ class _Recorded(NamedTuple):
     forward: Callable[[], None]
     """Up to the logits."""
     draw: Callable[[], None]
-    """Of rows that ask for nothing more than temperature, top-k, top-p and min-p."""
+    """Draws for rows that ask for nothing more than temperature, top-k, top-p and min-p."""
 
 
 class _Pairs:
@@ -98,14 +98,14 @@ class DeviceRunner(ModelRunner):
 
         Args:
             model: With its weights on the device.
-            backend: Of the model.
+            backend: The model's attention backend.
             kv_cache: On the device.
             shape: Sizes.
             clock: Returns nanoseconds.
             accelerator: The device.
             on_capture: Called after each recording.
-            host_pool: Of host memory that the device can reach.
-            state_pool: Of a hybrid, `[rows, numbers]`: of all rows, the probe, then the snapshots.
+            host_pool: Blocks in host memory that the device can reach.
+            state_pool: States of a hybrid, `[rows, numbers]`: all rows, the probe, the snapshots.
         """
         self._accelerator = accelerator
         self._shape = shape
@@ -156,7 +156,7 @@ class DeviceRunner(ModelRunner):
         self._before_step: Event | None = None
 
     def apply(self, plan: Tensor) -> StepInputs:
-        """As `ModelRunner.apply`; sends new blocks to the device's tables too."""
+        """Apply a plan; send new blocks to the device's tables too."""
         turn = self._num_applied % len(self._buffers)
         inputs = super().apply(plan)
         if inputs.states is not None:
@@ -179,7 +179,7 @@ class DeviceRunner(ModelRunner):
         return StateMoves(*torch.split(self._moves.send(turn, sum(counts)), counts))
 
     def _copy_states(self, moves: Tensor) -> None:
-        """As `ModelRunner._copy_states`, by one launch."""
+        """Copy recurrent states by one launch."""
         if len(moves):
             assert self._state_pool is not None, "of a hybrid"
             ops.copy_states(self._state_pool, moves)
@@ -214,7 +214,7 @@ class DeviceRunner(ModelRunner):
 
     @torch.inference_mode()
     def probe(self) -> None:
-        """As `ModelRunner.probe`."""
+        """Run a row without a request; raise if the model fails for it."""
         inputs, draws = self.probe_inputs()
         null_row = torch.full_like(inputs.metadata.rows, self._shape.max_num_seqs)
         metadata = replace(inputs.metadata, rows=null_row)

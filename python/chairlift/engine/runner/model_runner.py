@@ -69,9 +69,9 @@ class ModelRunner:
             kv_cache: The pool, one line per layer, as the attention backend allocated it.
             shape: Sizes.
             clock: Returns nanoseconds.
-            host_pool: As `kv_cache`, for blocks of preempted requests.
+            host_pool: Blocks of preempted requests, in the form of `kv_cache`.
             buffers: Where `apply` writes inputs, one for each step in flight; None allocates them.
-            states: Of a hybrid, for all rows, then the probe's, then the snapshots.
+            states: States of a hybrid, for all rows, then the probe's, then the snapshots.
         """
         self.model = model
         self.kv_cache = kv_cache
@@ -203,7 +203,7 @@ class ModelRunner:
         """Compute a step: write its keys and values, draw a token for each row that samples.
 
         Args:
-            inputs: Of the step, for which `move_blocks` was called, or of a part of it.
+            inputs: Inputs of the step, for which `move_blocks` was called, or of a part of it.
         """
         input_ids, metadata, sample_rows, *_ = inputs
         draws = constraints = None
@@ -304,7 +304,7 @@ class ModelRunner:
         """Return the rows, slots and positions of a step's draws.
 
         Args:
-            inputs: Of the step; S samples.
+            inputs: Inputs of the step; S samples.
             out: int32 `[S]` each: where row, index and position are written; None allocates them.
         """
         rows_out, index_out, position_out = out or (None, None, None)

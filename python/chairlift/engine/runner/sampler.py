@@ -53,9 +53,9 @@ class Sampled:
     ranks: Tensor
     """int32 `[S]`: 1 is the likeliest."""
     prompt: PromptScores | None = None
-    """Of prompts."""
+    """Log probabilities of prompts."""
     candidates: _core.Candidates | None = None
-    """Of the draws whose requests ask for some."""
+    """Candidates of the draws whose requests ask for some."""
 
     def wait(self) -> "Sampled":
         """Return the same once it is known, which on the CPU it is at once."""
@@ -78,7 +78,7 @@ class Sampler:
         """Let every slot draw without options.
 
         Args:
-            num_slots: Of sequences.
+            num_slots: Slots of sequences.
             has_idle_cores: The kernels of a step leave cores to what is computed beside them.
         """
         self._temperature = torch.zeros(num_slots, dtype=torch.float32)
@@ -89,7 +89,7 @@ class Sampler:
         """`[num_slots]`, the 64 bits of each request's seed."""
         self._states = _core.SamplerStates(num_slots)
         self.constraints = _core.Constraints(num_slots, has_idle_cores=has_idle_cores)
-        """Of the sequences that have one."""
+        """Matchers of the sequences that have a constraint."""
         self._prompt_lens = np.zeros(num_slots, dtype=np.int64)
         self._prompt_candidates = np.zeros(num_slots, dtype=np.int64)
 
@@ -105,11 +105,11 @@ class Sampler:
         """Begin a sequence in a slot.
 
         Args:
-            slot: Of the scheduler; what it held before is forgotten.
-            sampling: Of the request.
+            slot: The scheduler's; what it held before is forgotten.
+            sampling: Parameters of the request.
             prompt: Its tokens.
             no_end: Ids that are not drawn at first.
-            token_table: Of the model; needed for DRY alone.
+            token_table: The model's tokens; needed for DRY alone.
             num_prompt_candidates: The likeliest tokens that come with a prompt's log probabilities.
         """
         self.constraints.clear(slot)
@@ -153,7 +153,7 @@ class Sampler:
         """Replace what the sequences of these slots draw at their ends.
 
         Args:
-            slots: Of the scheduler.
+            slots: The scheduler's slots.
             no_end: Ids that are not drawn at first.
             ends_early: Whether a sequence with a constraint may end where this may, and not only
                 where it must.
@@ -184,7 +184,7 @@ class Sampler:
             index: int32 `[S]`, which of its n answers.
             position: int32 `[S]`, of the token that is drawn.
             last_tokens: int32 `[S]`, the token before it: the last, or a draft.
-            masks: Of tokens.
+            masks: Masks of tokens.
             constraints: The same from constraints, in place of `masks`; this waits for them.
         """
         sampled = Sampled.empty(len(slots))

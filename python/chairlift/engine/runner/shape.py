@@ -15,6 +15,6 @@ class RunnerShape(NamedTuple):
     steps_in_flight: int = 1
     """Steps that need their inputs at once."""
     max_num_drafts: int = 0
-    """Of a step, over all its rows: a token is drawn after each, beside one for each row."""
+    """Drafts of a step, over all its rows: a token is drawn after each, beside one for each row."""
     has_idle_cores: bool = False
     """The kernels leave cores to what is computed beside them."""

@@ -115,13 +115,13 @@ class Staging:
         """Allocate; no step allocates more.
 
         Args:
-            accelerator: Of the device.
+            accelerator: The device.
             max_num_seqs: R.
             max_num_tokens: T.
             max_num_samples: S.
             num_groups: KV groups.
-            max_tiles: Of a group.
-            max_splits: Of a group.
+            max_tiles: Tiles of a group.
+            max_splits: Splits of a group.
             num_hosts: Steps, and parts of steps, whose inputs must be on the host at once.
         """
         r, t, s, groups = max_num_seqs, max_num_tokens, max_num_samples, num_groups

@@ -94,12 +94,12 @@ class SamplingInputs:
     """The inputs of each of the S draws of a step, int32 `[S]` each."""
 
     rows: Tensor
-    """Of the batch; -1 is none."""
+    """Rows of the batch; -1 is none."""
     slots: Tensor
-    """Of the requests."""
+    """Slots of the requests."""
     index: Tensor
     """Which of the request's answers."""
     position: Tensor
-    """Of the token that is drawn."""
+    """Position of the token that is drawn."""
     last_tokens: Tensor
     """The token before it: the last of the row, or a draft."""

@@ -28,7 +28,7 @@ def http_listener(
 
     Args:
         address: Where to listen.
-        config: Of the server.
+        config: The server's settings.
         server: The state that all calls share.
         receiving: Bounds on unfinished messages.
         is_serving: Returns whether the engine answers requests.

@@ -71,9 +71,9 @@ class Ports:
         """Listen; gRPC answers once its server is started.
 
         Args:
-            server: Of gRPC, with its services.
+            server: The gRPC server, with its services.
             new_http: Returns what listens for HTTP at an address.
-            registry: Of the metrics.
+            registry: The registry of the metrics.
 
         Raises:
             ConfigError: An address cannot be used; none is in use then.

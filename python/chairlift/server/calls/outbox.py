@@ -204,7 +204,7 @@ class Outbox:
         Args:
             request: The engine's id.
             request_id: The client's label.
-            index: Of the answer.
+            index: Number of the answer.
             last: Whether no event of the request follows.
             finished: The event.
             failed: The event.

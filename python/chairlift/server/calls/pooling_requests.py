@@ -44,7 +44,7 @@ class PoolingRequests(Requests):
 
         Args:
             server: The state that all calls share.
-            outbox: Of the call; it stays empty.
+            outbox: The outbox of the call; it stays empty.
             tenant: Owner of the requests.
             connection: The connection of the call.
             time_remaining: Returns the seconds until the call's deadline, or None without one.
@@ -136,7 +136,7 @@ async def pool(
 
     Args:
         server: The state that all calls share.
-        requests: Of the tenant.
+        requests: Requests of the tenant.
         tenant: Owner of the requests.
         connection: The connection of the call.
         time_remaining: Returns the seconds until the call's deadline, or None without one.
@@ -144,7 +144,7 @@ async def pool(
         field: The field that lists them, for errors.
 
     Raises:
-        RequestError: Of the first that is refused or fails; the others are cancelled.
+        RequestError: The first that is refused or fails; the others are aborted.
     """
     labels = labels or [str(number) for number in range(len(requests))]
     config = server.gate.engine().config

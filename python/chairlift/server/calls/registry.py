@@ -77,7 +77,7 @@ class LiveRequest(Handle):
     usage: types.Usage | None = None
     """Sum over the answers that have ended."""
     resumable: Resumable | None = None
-    """Of a request that outlives its stream."""
+    """The log and window of a request that outlives its stream."""
 
     def __post_init__(self) -> None:
         self.label = self.label or self.name

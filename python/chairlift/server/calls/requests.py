@@ -112,7 +112,7 @@ class Requests:
         """Submit a request that is converted; every protocol's requests come this way.
 
         Args:
-            request: Of the tenant of this call.
+            request: A request of the tenant of this call.
             output: The part of its output that the server itself implements.
             label: The client's, which no live request of this call has; empty is the handle.
             arrived_at: Monotonic seconds.
@@ -121,7 +121,7 @@ class Requests:
             num_kept_bytes: What the call keeps with it for that time.
 
         Raises:
-            RequestError: As `start`.
+            RequestError: The same as of `start`.
         """
         engine = self._server.gate.admit()
         schedule = convert.before_deadline(self._time_remaining(), request.schedule)

@@ -33,7 +33,7 @@ class Resumable:
     Attributes:
         handle: Set when the request is submitted.
         tenant: Owner of the request.
-        log: Of the events that were sent, in the core.
+        log: Number of the log, in the core, of the events that were sent.
         has_ended: Whether the log has the last event.
         context: What a protocol needs to write the events again in its own form.
     """
@@ -179,7 +179,7 @@ class Resumables:
             tenant: Owner of the request.
             connection: The connection of its call.
             window_s: How long it outlives its call.
-            num_context_bytes: Of the `context` that it gets.
+            num_context_bytes: Size of the `context` that it gets.
 
         Raises:
             RequestError: QUOTA_EXCEEDED: the tenant has its share already.

@@ -32,7 +32,7 @@ class Turns:
         """Return a request's schedule with its place among the requests of its call.
 
         Args:
-            schedule: Of the request; a priority that is none is refused later.
+            schedule: The request's; a priority that is none is refused later.
             now: Monotonic seconds.
             is_first: Whether no request of the call is live.
         """

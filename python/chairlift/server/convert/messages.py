@@ -241,7 +241,7 @@ def before_deadline(remaining_s: float | None, schedule: types.Schedule) -> type
     Args:
         remaining_s: Seconds until the deadline: a first token after it reaches no client. None is
             no deadline.
-        schedule: Of the request.
+        schedule: The request's schedule.
     """
     if remaining_s is None:
         return schedule

@@ -41,7 +41,7 @@ class Acceptor:
 
         Args:
             listener: It listens, and does not block.
-            connections: Of the port.
+            connections: All connections of the port.
             protocol: Returns the protocol of a new connection.
             tls: Arguments of `connect_accepted_socket` for TLS, or none.
         """

@@ -9,7 +9,7 @@ def http_address(config: ServerConfig, *, remedy: str) -> TcpAddress | None:
     """Parse the address of the HTTP port; None disables it.
 
     Args:
-        config: Of the server.
+        config: The server's settings.
         remedy: Advice at the end of the error for an address without protection.
 
     Raises:

@@ -57,9 +57,9 @@ class HttpApp:
         Args:
             server: The state that all calls share.
             receiving: Bounds on unfinished bodies.
-            config: Of the server.
+            config: The server's settings.
             address: Where it listens.
-            routes: Of the adapters.
+            routes: The routes of all protocols.
             open_paths: Paths that need no token: they have no data.
             on_failure: Called with the path and the reason of each exchange that fails.
         """

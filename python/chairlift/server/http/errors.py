@@ -36,7 +36,7 @@ class HttpError(Exception):
     """An exchange is refused, or fails.
 
     Attributes:
-        reason: Of the catalogue, if the refusal is not of HTTP itself.
+        reason: The reason of the catalogue; None for a refusal of HTTP itself.
         param: Path of the field, as the client wrote it.
         headers: Added to the response.
     """

@@ -16,7 +16,7 @@ _DRAIN_S: Final = 0.5
 """Time in which a client that is refused may end its body: it reads the response only then."""
 
 _TURN_BYTES: Final = 1 << 16
-"""Of pieces that are joined and written at a time: some 0.1 ms, with TLS."""
+"""Bytes of pieces that are joined and written at a time: some 0.1 ms, with TLS."""
 _JSON: Final = (("content-type", "application/json"),)
 
 
@@ -56,9 +56,9 @@ class Exchange:
         """Start before the body.
 
         Args:
-            scope: Of ASGI; `state` has the names in the client's certificate.
-            receive: Of ASGI.
-            send: Of ASGI.
+            scope: ASGI's; `state` has the names in the client's certificate.
+            receive: ASGI's.
+            send: ASGI's.
             receiving: Bounds on unfinished bodies.
             max_body_bytes: A longer body is refused.
             write_timeout_s: A client that takes nothing for this long loses its exchange.
@@ -245,7 +245,7 @@ class Exchange:
         """Send a part of the body that may be long, in turns with other work of the event loop.
 
         Raises:
-            RequestError: As `write`.
+            RequestError: See `write`.
         """
         turn: list[bytes] = []
         size = 0

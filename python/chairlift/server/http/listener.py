@@ -28,12 +28,12 @@ IDLE_S: Final = 75.0
 
 _HANDSHAKE_S: Final = 10.0
 _SEND_BUFFER_BYTES: Final = 131_072
-"""Of the kernel, for each connection: a client that does not read is noticed after so much."""
+"""The kernel's buffer of a connection: a client that does not read is noticed after so much."""
 _BACKLOG: Final = 1024
 _STOP_S: Final = 0.5
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""As gRPC's pings: a client that vanished is noticed within a minute."""
+"""The times of gRPC's pings: a client that vanished is noticed within a minute."""
 
 
 class HttpListener:

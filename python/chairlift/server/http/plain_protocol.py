@@ -21,7 +21,7 @@ class PlainProtocol(asyncio.Protocol):
         """Start without a transport.
 
         Args:
-            config: Of uvicorn, with an application that `ending_requests` made.
+            config: uvicorn's, with an application that `ending_requests` made.
             state: All connections of the listener.
             connection: Its place among the connections of the port.
         """

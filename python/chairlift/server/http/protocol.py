@@ -93,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Start without a transport.
 
         Args:
-            config: Of uvicorn, with the application.
+            config: uvicorn's, with the application.
             state: All connections of the listener.
             connection: Its place among the connections of the port.
         """

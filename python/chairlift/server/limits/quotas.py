@@ -210,7 +210,7 @@ class Quotas:
         Args:
             tenant: Tenant of the request.
             connection: Connection of its call.
-            sequences: Of the request, each of which counts as a request.
+            sequences: The request's; each counts as a request.
 
         Raises:
             RequestError: The tenant has too many live requests, or sends them too fast; or the

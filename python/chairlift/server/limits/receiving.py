@@ -59,7 +59,7 @@ class DecodingQueue:
     runs on a thread, so that the event loop has its turns meanwhile. Protobuf decodes a message of
     1 MiB in up to 25 ms, with the interpreter's lock held. The engine thread takes that lock
     several times in a step, so decodings without pauses would delay the tokens of all streams by
-    the time of several of them. Of each holder one message is in the queue, so that a holder with
+    the time of several of them. Each holder has one message in the queue, so that a holder with
     many delays the message of another by one of them.
     """
 

@@ -15,7 +15,7 @@ class ServedModel:
 
     name: str
     version: str
-    """Of Chairlift."""
+    """The version of Chairlift."""
     batching: str
     block_size: int
 

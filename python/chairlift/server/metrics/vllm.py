@@ -37,7 +37,7 @@ class VllmCollector(Collector):
         """Set the sources.
 
         Args:
-            load: As in `Metrics`.
+            load: The same function as in `Metrics`.
             model: Its name is the label of every metric.
             histograms: By vLLM's name, without its prefix.
         """

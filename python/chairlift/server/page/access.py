@@ -10,7 +10,7 @@ from chairlift.server.http.json_pieces import to_json
 from chairlift.server.page.static_files import DATA_HEADERS
 
 STREAM_HEADERS: Final = (*EVENT_STREAM, *DATA_HEADERS)
-"""Of the responses that are streams."""
+"""Headers of the responses that are streams."""
 
 SIGN_OF_LIFE: Final = b": \n\n"
 """A comment, for a client that has received nothing for a while."""

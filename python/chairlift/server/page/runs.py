@@ -35,7 +35,7 @@ from chairlift.v1 import generation_pb2 as pb
 MAX_RUNS: Final = 64
 """Requests of one body."""
 _MAX_INTERVALS: Final = 4096
-"""Of an answer, the last ones: `itl_ms` has as many entries at most."""
+"""The last intervals of an answer that are kept: `itl_ms` has as many entries at most."""
 
 ToJob = Callable[[dict[str, Any], str], Job]
 

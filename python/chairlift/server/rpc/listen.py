@@ -201,7 +201,7 @@ def _check_free(address: TcpAddress, option: str) -> None:
 def _locked_folder(folder: Path, address: UnixAddress, option: str) -> Iterator[None]:
     """Lock a folder against other servers that start in it, and refuse an unsafe folder.
 
-    Of two servers that find a dead socket, the second would otherwise remove that of the first. In
+    If two servers find a dead socket, the second would otherwise remove that of the first. In
     a folder where other users may rename files, one of them could replace the socket.
     """
     try:

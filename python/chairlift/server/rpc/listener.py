@@ -116,7 +116,7 @@ def grpc_server(
     """Return a `grpc.aio` server whose accept loop survives every path.
 
     Args:
-        interceptors: Of the server; they see calls of unknown methods too.
+        interceptors: The server's; they see calls of unknown methods too.
         options: Channel arguments.
         on_end: Called if a fault ends the accept loop: no call is accepted any more. Not called
             with a release of grpcio that is not known; `until_lost` notices the loss there, too.

@@ -20,8 +20,8 @@ INTERNAL_MESSAGE: Final = "internal error; the server's log says more"
 """The message of a fault of the server: the text of an exception may hold secrets."""
 
 MAX_MESSAGE_BYTES: Final = 1000
-"""Of the text of an error, which travels in metadata up to six times as long: percent-encoded, and
-twice in base64. Clients of gRPC refuse metadata of more than 8 KiB."""
+"""Bytes of the text of an error, which travels in metadata up to six times as long:
+percent-encoded, and twice in base64. Clients of gRPC refuse metadata of more than 8 KiB."""
 
 
 def code_of(reason: Reason) -> int:

@@ -98,7 +98,7 @@ class Authenticator:
         """Return the tenant of a call of any protocol, as `tenant` does.
 
         Args:
-            metadata: Of the call, or the headers of an HTTP request; names are in lower case.
+            metadata: The call's, or the headers of an HTTP request; names are in lower case.
             auth_context: The names in the client's verified certificate, by gRPC's properties.
         """
         metadata = tuple(metadata)

@@ -145,7 +145,7 @@ def read_file(path: Path, option: str, *, is_secret: bool = False) -> bytes:
     """Read a whole file.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         option: The option's name, for errors.
         is_secret: Only its owner and group may open it.
 

@@ -112,7 +112,7 @@ def peer_names(transport: asyncio.BaseTransport) -> Mapping[str, Sequence[bytes]
     """Return the names in the verified certificate of a connection's client; none without one.
 
     Raises:
-        ValueError: As `certificate_names`.
+        ValueError: The handshake has not ended.
     """
     ssl_object = transport.get_extra_info("ssl_object")
     return {} if ssl_object is None else certificate_names(ssl_object.getpeercert() or {})

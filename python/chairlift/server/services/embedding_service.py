@@ -32,7 +32,7 @@ from chairlift.v1 import embedding_pb2 as pb
 from chairlift.v1 import embedding_pb2_grpc
 
 MAX_INPUTS: Final = 2048
-"""Of a unary call; a stream has no such limit."""
+"""Inputs of a unary call; a stream has no such limit."""
 _POOLINGS: Final = {
     pb.POOLING_UNSPECIFIED: None,
     pb.POOLING_LAST: "last",

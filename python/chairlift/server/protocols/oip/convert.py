@@ -18,7 +18,7 @@ from chairlift.server.protocols.stubs import open_inference_pb2 as oip
 from chairlift.v1 import generation_pb2 as pb
 
 VERSION: Final = "1"
-"""Of the model, the only one."""
+"""The only version of the model."""
 
 MAX_ID_BYTES: Final = 128
 _MAX_PARAMETERS: Final = 65_536

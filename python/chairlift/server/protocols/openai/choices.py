@@ -64,7 +64,7 @@ class Form:
 
         Args:
             is_chat: Chat completions.
-            texts: Of the tokens; None leaves log probabilities out.
+            texts: Texts of single tokens; None leaves log probabilities out.
             has_output: Whether more than the prompt is shown.
             skip_special: The text leaves special tokens out.
             stop_token_ids: Those of the request, beside the model's own.
@@ -234,7 +234,7 @@ class ChoicesStream:
         self._usage = UsageSum()
         self._num_prompt_tokens = [0] * num_choices
         self._num_tokens = [0] * num_choices
-        """Of each answer so far; counted only where chunks tell it."""
+        """Output tokens of each answer so far; counted only where chunks tell it."""
         kind = "chat.completion.chunk" if form.is_chat else "text_completion"
         head = {
             "id": form.response_id(origin),

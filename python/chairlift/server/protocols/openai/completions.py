@@ -16,7 +16,7 @@ from chairlift.server.protocols.openai.logprobs import TokenTexts
 
 MAX_PROMPTS: Final = 1024
 MAX_REPEATED_IDS: Final = 2**20
-"""Of `allowed_token_ids`, which each prompt of a body takes along."""
+"""Ids of `allowed_token_ids`, which each prompt of a body takes along."""
 
 _NAMES: Final = parts.NAMES | {"token_ids": "prompt"}
 

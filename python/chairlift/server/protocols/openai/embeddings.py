@@ -61,7 +61,7 @@ class EmbeddingsJob:
         Thousands of vectors take seconds to write as text.
 
         Args:
-            results: As of `answer`.
+            results: The same as in `answer`.
         """
         entries = []
         for number, (vector, _) in enumerate(results):

@@ -19,7 +19,7 @@ from chairlift.server.protocols.openai.messages import role_of, text_of
 from chairlift.server.protocols.openai.tools import PathOfTool, called, function_tools
 
 MAX_ITEMS: Final = 2 * MAX_MESSAGES
-"""Of one body: several items may make one turn."""
+"""Items of one body: several items may make one turn."""
 _LEFT_OUT: Final = (
     *("web_search_call", "image_generation_call", "tool_search_call", "ghost_snapshot"),
     *("mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
@@ -39,12 +39,12 @@ class _Turn:
 
     role: str
     path: str
-    """Of its first item."""
+    """Path of its first item."""
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[types.ToolCall] = field(default_factory=list)
     call_id: str = ""
-    """Of the call that it answers."""
+    """Id of the call that it answers."""
 
     def takes(self, other: "_Turn") -> bool:
         """Return whether a turn that follows belongs to this one."""
@@ -74,7 +74,7 @@ class Input(NamedTuple):
 
     messages: list[types.ChatMessage]
     paths: list[str]
-    """Of the first item of each message."""
+    """Path of the first item of each message."""
     tools: list[PathOfTool]
 
 

@@ -58,7 +58,7 @@ class Origin:
     """What every object of a response repeats."""
 
     handle: str
-    """Of the first request; the id of the response has it."""
+    """Handle of the first request; the id of the response has it."""
     created: int
     """Seconds since 1970."""
     model: str
@@ -74,11 +74,11 @@ class Job:
     requests: list[types.Request]
     output: OutputOptions
     num_answers: int
-    """Of each request, `n`."""
+    """Answers of each request, `n`."""
     model: str
     is_stream: bool
     answer: Callable[[Origin], Answer]
     stream: Callable[[Origin], Stream]
     names: Names
     num_kept_bytes: int = 0
-    """Of the body, what `answer` and `stream` keep."""
+    """What `answer` and `stream` keep of the body."""

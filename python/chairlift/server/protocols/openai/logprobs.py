@@ -141,7 +141,7 @@ class Lists:
         """Start without values.
 
         Args:
-            names: Of the lists in their object.
+            names: Names of the lists in their object.
             after: The end of the object.
         """
         self._runs: dict[bytes, list[bytes]] = {name: [] for name in names}
@@ -168,7 +168,7 @@ class LegacyLogprobs:
         """Start at the beginning of a text.
 
         Args:
-            texts: Of the tokens.
+            texts: Texts of single tokens.
             skip_special: The text leaves special tokens out.
             offset: Characters before it.
         """

@@ -13,7 +13,7 @@ _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 """Types of parts; each has its text under its own name or under `text`."""
 _WITHOUT_EFFECT: Final = ("annotations", "cache_control", "provider_specific_fields", "parsed")
-"""Of a turn: marks of caches, and what clients add when they write an answer back."""
+"""Fields of a turn: marks of caches, and what clients add when they write an answer back."""
 _WITHOUT_EFFECT_OF_PART: Final = (
     *("annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"),
     *("id", "parsed"),

@@ -22,7 +22,7 @@ NAMES: Final = {
 """Names of the API for paths of the engine; an endpoint adds its own."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Of reasoning."""
+"""Efforts of reasoning."""
 
 _INT64: Final = 2**63
 _ID: Final = re.compile(r"[0-9]{1,10}")
@@ -94,9 +94,9 @@ def template_arguments(body: Fields, effort: str | None) -> Any:
     """Take the arguments of the chat template.
 
     Args:
-        body: Of the request.
-        effort: Of reasoning. Templates that know efforts read `reasoning_effort`; to those that
-            have a switch for reasoning, `none` is off. The caller's own arguments go before.
+        body: The request's body.
+        effort: Effort of reasoning. Templates that know efforts read `reasoning_effort`; to those
+            that have a switch for reasoning, `none` is off. The caller's own arguments go before.
     """
     given = body.take("chat_template_kwargs", {})
     if effort is None or not isinstance(given, dict):

@@ -149,7 +149,7 @@ class ResponseStream:
         self._number = 0
         self._has_begun = False
         self._before = b""
-        """Of a delta of the message, the same for every token."""
+        """The beginning of a delta of the message, the same for every token."""
 
     def _event(self, kind: str, pieces: Sequence[bytes] = (), **values: Any) -> list[bytes]:
         """Return the pieces of an event: its values, and members that are encoded."""

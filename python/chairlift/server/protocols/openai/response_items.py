@@ -24,12 +24,12 @@ class Item:
     kind: Kind
     item_id: str
     position: int
-    """Of the item in the output."""
+    """Index of the item in the output."""
     call_position: int | None = None
-    """Of a function call among the calls."""
+    """Index of a function call among the calls."""
     call_id: str = ""
     name: str = ""
-    """Of the function that is called."""
+    """Name of the function that is called."""
     content: GrowingText = field(default_factory=GrowingText)
     """The text so far; that of a call is its arguments."""
     logprobs: list[bytes] = field(default_factory=list)
@@ -110,8 +110,8 @@ class Items:
         """Start without items.
 
         Args:
-            handle: Of the response; the ids of items have it.
-            texts: Of the tokens; None leaves log probabilities out.
+            handle: Handle of the response; the ids of items have it.
+            texts: Texts of single tokens; None leaves log probabilities out.
         """
         self._handle = handle
         self._texts = texts

@@ -20,7 +20,7 @@ from chairlift.server.protocols.openai.job import Job, Origin
 WINDOW_HEADER: Final = "x-chairlift-resume-window"
 """Seconds that a stream may outlive its connection."""
 HANDLE_HEADER: Final = "x-chairlift-handle"
-"""Of a response: the name of its first request, for `Abort`, `Resume` and this endpoint."""
+"""The name of a response's first request, for `Abort`, `Resume` and this endpoint."""
 
 _EVENT_ID: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,6})")
 _END: Final = b"\n\n"
@@ -89,7 +89,7 @@ def numbered(pieces: Iterable[bytes], number: int, after: EventId) -> Iterator[b
 
     Args:
         pieces: Each event begins with a piece of its own.
-        number: Of the engine's event.
+        number: Number of the engine's event.
         after: Events up to this one are left out.
     """
     index, is_new = 0, True

@@ -38,7 +38,7 @@ def routes(
 
     Args:
         server: The state that all calls share.
-        config: Of the server.
+        config: The server's settings.
         is_serving: Returns whether the engine answers requests.
     """
     api = _Api(server, config, is_serving)

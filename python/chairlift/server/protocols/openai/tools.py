@@ -29,7 +29,7 @@ _WITHOUT_EFFECT: Final = (
     # What a function returns, which the model is not told.
     "output_schema",
 )
-"""Of a tool."""
+"""Fields of a tool."""
 
 
 PathOfTool = tuple[str, types.Tool]
@@ -39,9 +39,9 @@ class Taken(NamedTuple):
     """The tools of a request."""
 
     arguments: dict[str, Any]
-    """Of `Chat`."""
+    """Keyword arguments of `Chat`."""
     paths: list[str]
-    """Of each tool, where its name is."""
+    """Path of each tool, where its name is."""
 
 
 def chat_tools(body: Fields) -> Taken:
@@ -64,7 +64,7 @@ def response_tools(body: Fields, more: list[PathOfTool]) -> Taken:
     """Take the tools of a response; those of other types are the API's own and skipped.
 
     Args:
-        body: Of the request.
+        body: The request's body.
         more: Tools that its input has.
     """
     return _taken(body, [*function_tools(body), *more], is_flat=True)

@@ -35,7 +35,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
 
         Args:
             server: The state that all calls share.
-            config: Of the engine.
+            config: The engine's settings.
             is_serving: Returns whether the engine answers requests.
         """
         self._server = server
