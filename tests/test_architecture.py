@@ -216,7 +216,8 @@ def rust_graph(sources: Path) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "crate", ["core", "kernels", "delivery", "grammar", "python", "simulator", "tensor"]
+    "crate",
+    ["core", "kernels", "delivery", "fleet", "grammar", "python", "router", "simulator", "tensor"],
 )
 def test_no_modules_of_a_crate_use_one_another_in_a_circle(crate: str) -> None:
     graph = rust_graph(ROOT / "rust" / f"chairlift-{crate}" / "src")

@@ -1,0 +1,35 @@
+//! A fleet on a virtual clock: many real schedulers behind the real router, in one process, without a model.
+//!
+//! ```text
+//! trace --> router --> inbox of a replica --> its scheduler: schedule, step time, update --+
+//!             ^                                                                            |
+//!             +---------------- ends of requests, after the lag of the router <-----------+
+//! ```
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`work`] | the requests of a trace, and their synthetic tokens |
+//! | [`options`] | what the fleet is: its router, step time, failures, autoscaler |
+//! | `replica` | one scheduler, and the time to which it has run |
+//! | [`fleet`] | the loop: what happens next, anywhere |
+//! | `autoscaler` | how many replicas there should be |
+//! | [`outcomes`] | what became of each request, and sums over the steps |
+//! | `gaps` | the gaps between tokens, in bounded memory |
+//!
+//! Replicas touch one another through the router alone. So a replica runs up to the next thing that happens outside of it
+//! in one go, however many steps that takes, and the loop sees one event. Same arguments, same result on every machine.
+#![forbid(unsafe_code)]
+
+mod autoscaler;
+mod clock;
+pub mod fleet;
+mod gaps;
+pub mod options;
+pub mod outcomes;
+mod replica;
+pub mod work;
+
+pub use fleet::Fleet;
+pub use options::{Autoscale, Failures, Options, StepTime};
+pub use outcomes::{NEVER, Outcomes, Progress, Unanswered};
+pub use work::{Request, Work};
