@@ -840,6 +840,138 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raises InvariantError if the state is broken; O(blocks)."""
 
+@final
+class Router:
+    """Chooses a replica for each request, by what it has cached and how much it has to do."""
+
+    def __new__(cls, *, routing: str, num_replicas: int, names_per_replica: int, seed: int) -> Self:
+        """Make a router whose replicas are all up and have nothing cached.
+
+        Args:
+            routing: "round-robin", "least-load", "prefix" or "both".
+            num_replicas: 1 to 4,096.
+            names_per_replica: Names that a replica's cache holds.
+            seed: Of ties.
+
+        Raises:
+            ConfigError: A setting is out of range.
+        """
+
+    def route(
+        self, names: NDArray[np.int64], tokens_per_name: int, num_tokens: int
+    ) -> tuple[int, int] | None:
+        """Choose a replica; return the number of the request in flight, and the replica.
+
+        None: no replica is up.
+
+        Args:
+            names: int64 `[num_names]`, of the prompt's first blocks: equal ones mean equal
+                beginnings.
+            tokens_per_name: Tokens that a name stands for.
+            num_tokens: Length of the prompt.
+        """
+
+    def end(self, request: int) -> None:
+        """Note that a request ended; raises ValueError for one that is not in flight."""
+
+    def report(self, replica: int, num_requests: int) -> None:
+        """Note how many requests a replica says it has, those of other routers among them."""
+
+    def leave(self, replica: int) -> None:
+        """Send no more requests to a replica, and forget what it had cached."""
+
+    def join(self, replica: int) -> None:
+        """Send requests to a replica, whose cache is empty."""
+
+    def num_in_flight(self, replica: int) -> int:
+        """Return the requests of this router that a replica has."""
+
+@final
+class Fleet:
+    """A run of a trace over many schedulers behind routers, on a virtual clock."""
+
+    def __new__(
+        cls,
+        scheduler: Scheduler,
+        requests: NDArray[np.int64],
+        names: NDArray[np.int64],
+        flushes: Sequence[int],
+        *,
+        tokens_per_name: int,
+        step_time: tuple[float, float, float],
+        num_replicas: int,
+        routing: str,
+        seed: int,
+        num_routers: int = 1,
+        lag: int = 0,
+        report_interval: int | None = None,
+        failures: tuple[float, int, int] | None = None,
+        autoscale: tuple[int, int, int, int, int] | None = None,
+    ) -> Self:
+        """Make a fleet before its first request.
+
+        Args:
+            scheduler: Each replica has one of the same settings.
+            requests: int64 `[num_requests * 12]`: arrival, tokens of prompt and answer, number of
+                names, tenant, queue timeout, time to first token, time limit, priority, whether
+                the cache is read and written, time of a cancel. Times are nanoseconds, and a
+                negative one is none.
+            names: int64, of all requests, one after another.
+            flushes: Times at which the input ended.
+            tokens_per_name: Tokens that a name stands for.
+            step_time: Seconds of a step, of each token in it, of each token of context.
+            num_replicas: 1 to 4,096; with `autoscale` at most.
+            routing: As of `Router`.
+            seed: Of all draws.
+            num_routers: They take turns, and each knows its own requests only.
+            lag: From a router to a replica, and back.
+            report_interval: How often replicas report their load; None is never.
+            failures: Losses of a replica per hour, time to their detection, to its restart.
+            autoscale: Replicas at least, requests in flight of each, delays of more and of fewer
+                replicas, time of a start.
+
+        Raises:
+            ConfigError: A setting is out of range.
+            ValueError: A number of a request is.
+        """
+
+    def run(self, num_events: int) -> bool:
+        """Handle up to so many events; False when nothing is left."""
+
+    def result(self) -> FleetRun:
+        """Return what has happened so far."""
+
+    def ceiling(self) -> int:
+        """Return how many names of prompts one cache without bounds would have found."""
+
+@final
+class FleetRun:
+    """What a fleet has done so far."""
+
+    progress: bytes
+    """int64 `[num_requests, 5]`: time of the first token and of the end, of which -1 is never,
+    tokens of the answer, found tokens of the prompt, the last replica it was sent to."""
+    gaps: bytes
+    """int64 `[num_gaps, 2]`: nanoseconds between two tokens, and how often that occurred."""
+    replica_tokens: list[int]
+    """Tokens that each replica computed."""
+    num_steps: int
+    num_rows: int
+    """Rows that computed something, summed over the steps."""
+    kv_waste: float
+    """Unwritten share of the allocated KV slots, summed over the steps."""
+    unanswered: dict[str, int]
+    """Requests without an answer, by reason."""
+    num_names: int
+    """Names of answered prompts that could be found."""
+    num_found: int
+    """Names that the replicas' caches had."""
+    num_resent: int
+    num_losses: int
+    max_replicas: int
+    replica_s: float
+    """Time that each replica was there, summed."""
+
 def apply_plan(
     plan: Tensor,
     block_size: int,

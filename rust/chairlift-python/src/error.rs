@@ -21,14 +21,19 @@ pub(crate) fn violation(error: Violation) -> PyErr {
     InvariantError::new_err(error.0)
 }
 
-/// `Refused` with its attributes `reason`, `field` and `message`.
-pub(crate) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
-    let reason = match refusal.reason {
+/// What Python calls a reason.
+pub(crate) fn refusal_name(reason: RefusalReason) -> &'static str {
+    match reason {
         RefusalReason::BadParameter => "BAD_PARAMETER",
         RefusalReason::PromptTooLong => "PROMPT_TOO_LONG",
         RefusalReason::KvCapacity => "KV_CAPACITY",
         RefusalReason::QueueFull => "QUEUE_FULL",
-    };
+    }
+}
+
+/// `Refused` with its attributes `reason`, `field` and `message`.
+pub(crate) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
+    let reason = refusal_name(refusal.reason);
     let error = Refused::new_err(refusal.to_string());
     let value = error.value(py);
     let set = value

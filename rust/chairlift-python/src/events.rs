@@ -276,7 +276,8 @@ pub(crate) fn end_reason(name: &str) -> Option<EndReason> {
     })
 }
 
-fn failure_name(failure: Failure) -> &'static str {
+/// What Python calls a failure.
+pub(crate) fn failure_name(failure: Failure) -> &'static str {
     match failure {
         Failure::QueueTimeout => "QUEUE_TIMEOUT",
         Failure::NumericFault => "NUMERIC_FAULT",

@@ -19,6 +19,7 @@ mod drafts;
 mod error;
 mod events;
 mod experts;
+mod fleet;
 mod full_attention;
 mod kernels;
 mod linear;
@@ -30,6 +31,7 @@ mod plan;
 mod process_guard;
 mod recording;
 mod recurrent;
+mod router;
 mod sampling;
 mod scale;
 mod scheduler;
@@ -51,11 +53,13 @@ mod _core {
         attention_work::attention_work,
         candidates::Candidates,
         events::{Account, Events, FailedEvent, FinishedEvent, PromptEvent, TokensEvent},
+        fleet::{Fleet, FleetRun},
         load::Load,
         outboxes::{Outboxes, Posted},
         plan::apply_plan,
         process_guard::ProcessGuard,
         recording::Recording,
+        router::Router,
         scheduler::{Added, Scheduler},
         sequence_draws::{SampleLists, SequenceDraws},
         text::{StopRegex, TextStream, TokenTable},

@@ -65,6 +65,13 @@ fn policy(name: &str, batch_size: usize, window: u64, timeout: u64) -> PyResult<
     }
 }
 
+impl Scheduler {
+    /// The settings, for a fleet of the same.
+    pub(crate) fn config(&self) -> &Config {
+        self.inner.config()
+    }
+}
+
 #[pymethods]
 impl Scheduler {
     #[new]
