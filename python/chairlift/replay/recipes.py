@@ -93,11 +93,14 @@ def draw_trace(
         )
     ]
     longest = int((prompts + answers).max()) + 1
-    header = _header(name, count, recipe.batch_size, max_model_len=1 << longest.bit_length())
+    header = header_of(name, count, recipe.batch_size, max_model_len=1 << longest.bit_length())
     return Trace(header, requests, flushes=[requests[-1].arrival])
 
 
-def _header(name: str, num_requests: int, batch_size: int | None, *, max_model_len: int) -> Header:
+def header_of(
+    name: str, num_requests: int, batch_size: int | None = None, *, max_model_len: int
+) -> Header:
+    """Return the settings of traces without a recording: a model of 8 billion parameters, H100."""
     block = _BLOCK_SIZE * _KV_BYTES_PER_TOKEN
     return Header(
         model=name,

@@ -132,7 +132,7 @@ class _Replay:
         self._indices = np.zeros(0, dtype=np.int64)
         self._ids: dict[int, int] = {}
         self._index_of_id: dict[int, int] = {}
-        self._answers = AnswerTokens(trace.requests, trace.header.block_size)
+        self._answers = AnswerTokens(trace.requests, trace.tokens_per_name)
         # Sums.
         self._step_rows: list[int] = []
         self._step_tokens: list[int] = []
@@ -172,7 +172,7 @@ class _Replay:
     def _add(self, index: int) -> None:
         request, now = self._trace.requests[index], self._now
         new = NewRequest(
-            prompt_token_ids(index, request, self._trace.header.block_size),
+            prompt_token_ids(index, request, self._trace.tokens_per_name),
             max_tokens=self._lengths[index],
             detokenize=False,
             tenant=str(request.tenant),

@@ -63,6 +63,12 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
     """Times at which the engine was lost and restarted."""
+    tokens_per_name: int = 0
+    """Tokens that a name of a block stands for; 0 is the header's block size."""
+
+    def __post_init__(self) -> None:
+        """Fill in what the header says."""
+        self.tokens_per_name = self.tokens_per_name or self.header.block_size
 
 
 def read_trace(path: Path) -> Trace:
