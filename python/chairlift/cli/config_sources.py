@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from chairlift.api.config import EngineConfig, check_instruction_set
 from chairlift.api.errors import ConfigError
 from chairlift.api.logs import LogConfig
+from chairlift.replay.fleet_options import FleetOptions
 from chairlift.replay.options import ReplayOptions
 from chairlift.server.config import ServerConfig
 
@@ -55,7 +56,8 @@ def variable_name(field: str) -> str:
 
 def known_variables() -> set[str]:
     """Return all variables that some command reads."""
-    configs: tuple[type[BaseModel], ...] = (EngineConfig, ServerConfig, LogConfig, ReplayOptions)
+    replay: tuple[type[BaseModel], ...] = (ReplayOptions, FleetOptions)
+    configs: tuple[type[BaseModel], ...] = (EngineConfig, ServerConfig, LogConfig, *replay)
     settings = {variable_name(field) for config in configs for field in config.model_fields}
     return settings | OTHER_VARIABLES
 

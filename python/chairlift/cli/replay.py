@@ -13,8 +13,10 @@ from chairlift.api.errors import ConfigError
 from chairlift.api.figures import BRIEF, summarize
 from chairlift.cli.config_options import config_options
 from chairlift.cli.progress import Progress
+from chairlift.cli.replay_fleet import FleetRuns, fleet_of
 from chairlift.cli.replay_picture import FirstSteps
-from chairlift.cli.report import Json, Result, report
+from chairlift.cli.report import Json, Result, SparseResult, report
+from chairlift.replay.fleet_options import FleetOptions
 from chairlift.replay.options import ReplayOptions
 
 if TYPE_CHECKING:
@@ -23,17 +25,28 @@ if TYPE_CHECKING:
 
 
 @config_options(
+    FleetOptions,
+    FleetOptions.model_fields,
+    into="fleet",
+    panel="A fleet",
+    defaults=dict.fromkeys(FleetOptions.model_fields),
+)
+@config_options(
     ReplayOptions, ReplayOptions.model_fields, into="settings", panel="Instead of the trace's"
 )
 def replay(
     trace: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="A file of `serve --record`, or a recipe: chat, code, long, sharegpt-like, "
-            "anyscale, anyscale-512, anyscale-128, anyscale-32, nano, prefix, burst.",
+            help="A file of `serve --record` or in Mooncake's format, or a recipe: chat, code, "
+            "long, sharegpt-like, anyscale, anyscale-512, anyscale-128, anyscale-32, nano, prefix, "
+            "burst.",
         ),
-    ],
+    ] = None,
     *,
+    named_trace: Annotated[
+        str | None, typer.Option("--trace", help="The same as the argument.")
+    ] = None,
     batching: Annotated[
         list[Batching] | None,
         typer.Option(help="Policy; may be repeated to compare. Default: the trace's."),
@@ -44,7 +57,7 @@ def replay(
     rate: Annotated[
         float | None, typer.Option(help="Recipe: arrivals per second. Default: its own.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Recipe: of all draws.", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Recipe, fleet: of all draws.", min=0)] = None,
     scale: Annotated[
         float | None, typer.Option(help="Recipe: divide all lengths by this.", min=1)
     ] = None,
@@ -63,17 +76,23 @@ def replay(
     ] = False,
     as_json: Json = False,
     settings: dict[str, Any],
+    fleet: dict[str, Any],
 ) -> None:
     """Run a trace through the scheduler on a virtual clock, to compare settings.
 
     Requests arrive at their recorded times and have answers of their recorded lengths. The time of
     a step is a model fitted to the recorded steps; the same trace has the same figures everywhere.
+    With --replicas many schedulers run behind a router.
     """
     from chairlift.replay.settings import step_time_of
 
     overrides = {"num_requests": requests, "rate_per_s": rate, "seed": seed, "scale": scale}
     drawn = {name: value for name, value in overrides.items() if value is not None}
-    loaded = _load(trace, drawn, to_be_written=write is not None)
+    given_fleet = fleet_of(fleet, settings)
+    if given_fleet is not None:
+        _refuse_beside_replicas({"draw": draw, "write": write, "pad-static": pad_static})
+    name = _one_trace(trace, named_trace)
+    loaded = _load(name, drawn, to_be_written=write is not None, has_fleet=bool(given_fleet))
     if write is not None:
         from chairlift.replay.trace import write_trace
 
@@ -87,17 +106,24 @@ def replay(
     policies: list[Batching] | list[None] = batching or [None]
     num_runs = len(policies) + bool(loaded.steps) + pad_static
     progress = Progress("runs", num_runs, as_json=as_json)
-    results = chain(
+    results: Iterator[SparseResult] = chain(
         _padded(loaded, options, step_time) if pad_static else (),
         _results(loaded, policies, options, step_time, notes, cells if draw else None),
     )
+    figures: list[SparseResult] = []
+    if given_fleet is not None:
+        runs = FleetRuns(loaded, options, step_time, given_fleet, seed or 0)
+        results = chain(_recorded(loaded), runs.results(policies, notes, figures))
+    title = f"{name}: {len(loaded.requests)} requests"
     report(
         progress.counting(results),
-        title=f"{trace}: {len(loaded.requests)} requests; {_describe(step_time)}",
+        title=f"{title}; {_describe(step_time)}",
         as_json=as_json,
         omit=BRIEF,
         progress=progress,
     )
+    if figures:
+        report(figures, title=f"{title}; the fleet", as_json=as_json)
     if not as_json:
         console = Console()
         for policy, taken in cells.items():
@@ -106,19 +132,39 @@ def replay(
         typer.echo(note, err=True)
 
 
-def _load(name: str, drawn: dict[str, Any], *, to_be_written: bool) -> "Trace":
+def _one_trace(argument: str | None, option: str | None) -> str:
+    if argument is not None and option is not None:
+        message = f"--trace: expected one trace, got {argument!r} and {option!r}"
+        raise ConfigError(message)
+    name = argument if option is None else option
+    if name is None:
+        message = "--trace: expected a file or a recipe"
+        raise ConfigError(message)
+    return name
+
+
+def _refuse_beside_replicas(given: dict[str, object]) -> None:
+    for name, value in given.items():
+        if value:
+            message = f"--{name}: expected none with --replicas"
+            raise ConfigError(message)
+
+
+def _load(name: str, drawn: dict[str, Any], *, to_be_written: bool, has_fleet: bool) -> "Trace":
+    from chairlift.replay.mooncake import is_mooncake, read_mooncake
     from chairlift.replay.recipes import RECIPES, draw_trace
     from chairlift.replay.trace import read_trace
 
     if name in RECIPES:
         return draw_trace(name, **drawn)
-    if drawn or to_be_written:
+    if drawn.keys() - ({"seed"} if has_fleet else set()) or to_be_written:
         message = (
             "--requests, --rate, --seed, --scale and --write are for recipes "
             f"({', '.join(RECIPES)}), got {name!r}"
         )
         raise ConfigError(message)
-    return read_trace(Path(name))
+    path = Path(name)
+    return read_mooncake(path) if is_mooncake(path) else read_trace(path)
 
 
 def _results(
@@ -129,11 +175,10 @@ def _results(
     notes: list[str],
     cells: dict[str, FirstSteps] | None,
 ) -> Iterator[Result]:
-    from chairlift.replay.run import recorded_run, replay
+    from chairlift.replay.run import replay
     from chairlift.replay.settings import settings_of
 
-    if trace.steps:
-        yield summarize("recorded", recorded_run(trace), **_sizes(trace.header))
+    yield from _recorded(trace)
     for batching in policies:
         settings = settings_of(trace.header, options, batching)
         taken = FirstSteps([request.tenant for request in trace.requests])
@@ -144,6 +189,13 @@ def _results(
         if replayed.unanswered:
             reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())
             notes.append(f"{settings.batching.value}: not answered: {reasons}")
+
+
+def _recorded(trace: "Trace") -> Iterator[Result]:
+    from chairlift.replay.run import recorded_run
+
+    if trace.steps:
+        yield summarize("recorded", recorded_run(trace), **_sizes(trace.header))
 
 
 def _padded(trace: "Trace", options: ReplayOptions, step_time: "StepTime") -> Iterator[Result]:

@@ -88,11 +88,11 @@ class TokenCounts:
         return times
 
     def gaps(self) -> Int64Array:
-        """Return the nanoseconds between the tokens of each answer, in no order."""
+        """Return the nanoseconds between the tokens of each answer, the shortest first."""
         even = np.repeat(
             np.array(self._even_gaps, dtype=np.int64), np.array(self._even_counts, dtype=np.int64)
         )
-        return np.concatenate([*self._gaps, even])
+        return np.sort(np.concatenate([*self._gaps, even]))
 
     def _settle(self) -> int:
         """Bring the arrays up to date; return how many answers are complete."""
