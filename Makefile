@@ -235,6 +235,10 @@ check-gateways: setup ## The real smg gateway before two servers, and Triton's c
 check-page: setup ## The live page in Chromium: every state, size and scheme, axe, keys, the playground (CHECKS="looks sends_prompts"; needs Chromium, Node.js)
 	@$(BIN)/python -m tests.page $(TOOLS) $(CHECKS)
 
+.PHONY: check-fleet
+check-fleet: setup ## Two servers of the demo model behind the router, beside their simulation: hits, throughput, first tokens
+	@$(BIN)/python -m tests.fleet
+
 .PHONY: check-constraints
 check-constraints: setup ## Grammars of 3,000 random JSON schemas, judged by jsonschema; answers to 1,000, by MODELS="demo smollm2": all are valid, and few are cut
 	@$(BIN)/python -m tests.constraints $(MODELS)
