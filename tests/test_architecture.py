@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "replay": LEAVES | {"core", "replay"},
     "server": LEAVES | {"core", "engine", "model", "replay", "server", "text", "v1"},
     "demo": set(),
-    "bench": ENGINE | {"bench"},
+    "bench": ENGINE | {"bench", "replay"},
     "cli": ENGINE | {"bench", "cli", "client", "demo", "replay", "server", "v1"},
 }
 """What each part may import: `cli -> server -> engine -> model -> checkpoints -> api`."""

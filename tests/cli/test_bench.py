@@ -133,24 +133,6 @@ POLICY_KEYS = [
 ]
 
 
-def test_policies_do_the_same_work(chairlift: Run, tiny_folder: Path) -> None:
-    run = chairlift(
-        *("bench", "policies", tiny_folder, "--json", "--requests", 12, "--max-tokens", 40),
-        *("--max-num-seqs", 3, "--max-num-batched-tokens", 32),
-    )
-    rows = results(run)
-    assert [row["policy"] for row in rows] == ["static", "dynamic", "continuous"]
-    assert len({row["output_tokens"] for row in rows}) == 1
-    for row in rows:
-        assert list(row) == POLICY_KEYS
-        assert row["requests"] == 12
-        for share in ("slot_utilization", "budget_utilization", "kv_waste"):
-            assert 0 < row[share] <= 1
-        assert row["ttft_p50_s"] <= row["latency_p50_s"] <= row["seconds"]
-    # Rows do not stay empty until the longest answer of a batch ends.
-    assert rows[2]["slot_utilization"] > rows[0]["slot_utilization"]
-
-
 SERVE_KEYS = [
     *("run", "requests", "failed", "output_tokens", "seconds", "tokens_per_s", "requests_per_s"),
     *("ttft_p50_s", "ttft_p99_s", "itl_p50_s", "itl_p99_s", "latency_p50_s", "latency_p99_s"),
