@@ -1,6 +1,7 @@
 """The house as ARCHITECTURE.md draws it: one-way layers, a light start, small files."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -107,6 +108,7 @@ CORE_MODULE = {"chairlift._core"}
 """The module in Rust, which imports nothing."""
 
 
+@functools.cache
 def module_graph() -> dict[str, set[str]]:
     """Which modules each module imports, lazily and for types included."""
     names = {module_of(path).removesuffix(".__init__") for path in PYTHON_FILES}

@@ -21,6 +21,7 @@ from chairlift.cli.bench.policies_results import (
     print_results,
     write_csv,
     write_json,
+    write_report,
 )
 from chairlift.cli.config_options import ADAPTER_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
@@ -94,6 +95,9 @@ def policies(
         typer.Option(help="Folder that keeps finished runs: the same command continues there."),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="File for a table, one line per run.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="File for a report: one page of HTML without network.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of lengths, tokens and arrivals.", min=0)] = 0,
     as_json: Json = False,
     settings: dict[str, Any],
@@ -120,6 +124,8 @@ def policies(
     runs = _runs(comparison, into, as_json=as_json)
     if csv is not None:
         write_csv(csv, runs)
+    if report is not None:
+        write_report(report, runs, comparison)
     if as_json:
         for line in write_json(runs, bounds):
             typer.echo(line)

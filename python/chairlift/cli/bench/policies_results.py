@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from chairlift.api.errors import ConfigError
-from chairlift.bench.bound import Gain, gain_of, main_pair
+from chairlift.bench.bound import TITLES, Gain, gain_of, main_pair
 from chairlift.bench.medians import medians
 from chairlift.bench.policies import SCHEMA
 from chairlift.bench.slo import Bound, capacity
@@ -162,6 +164,48 @@ def describe_rate(rate: float | str | None) -> str:
     if rate is None:
         return "own times"
     return "all at once" if rate in ("max", math.inf) else f"{rate:g}/s"
+
+
+def sentences_of(runs: "Sequence[Run]", bounds: Sequence[Bound]) -> list[str]:
+    """Return what the comparison says, the answer first."""
+    found = [gain.sentence() for gain in reversed(gains_of(runs))]
+    for policy, rows, rate, is_exceeded in capacities_of(runs, bounds):
+        words = f"{rate:g} requests/s" if rate else "less than every offered rate"
+        words += "" if is_exceeded or not rate else " or more"
+        found.append(f"Within the bounds, {TITLES[policy]} at {rows} rows takes {words}.")
+    if found:
+        return found
+    lines = medians(runs)
+    first, last = lines[0], lines[-1]
+    times = [format_value("ttft_p50_s", line["ttft_p50_s"]) for line in (first, last)]
+    return [
+        f"With {describe_rate(last['rate_per_s'])}, the median request got its first token after "
+        f"{times[1]} under {TITLES[last['policy']]}"
+        + (f", and after {times[0]} under {TITLES[first['policy']]}." if first != last else ".")
+    ]
+
+
+def write_report(path: Path, runs: "Sequence[Run]", comparison: "Comparison") -> None:
+    """Write the page of a comparison.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    from chairlift.cli.bench.report.page import render
+
+    bounds = comparison.bounds
+    page = render(
+        runs,
+        title=title_of(comparison, medians(runs)),
+        sentences=sentences_of(runs, bounds),
+        command=shlex.join(["chairlift", *sys.argv[1:]]),
+        bounds=[(bound.figure, bound.most_s) for bound in bounds],
+    )
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        message = f"report: cannot write {path}: {error.strerror}"
+        raise ConfigError(message) from None
 
 
 def write_csv(path: Path, runs: "Sequence[Run]") -> None:

@@ -1,0 +1,206 @@
+"""The report of `chairlift bench policies`: one page of HTML that is complete, safe and small."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from chairlift.cli.bench.report.axes import linear, logarithmic
+from chairlift.cli.bench.report.page import MAX_BYTES, render
+
+from tests.cli.conftest import Run
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+def run_of(policy: str, rate: float | str, rows: int = 4, repeat: int = 1) -> dict[str, Any]:
+    times = {
+        f"{name}_{what}_s": 0.01 * (2 + len(policy))
+        for name in ("ttft", "tpot", "itl", "latency")
+        for what in ("mean", "std", "p50", "p90", "p95", "p99")
+    }
+    return {
+        "schema": "chairlift.bench/1",
+        "kind": "run",
+        "key": HOSTILE,
+        "policy": policy,
+        "rows": rows,
+        "rate_per_s": rate,
+        "repeat": repeat,
+        "requests": 5,
+        "tokens_per_s": 100.0 * rows + repeat + len(policy),
+        "requests_per_s": 2.0,
+        "slot_utilization": 0.5,
+        "kv_waste": 0.03,
+        **times,
+        "goodput_per_s": 1.5,
+        "mean_rows": 2.0,
+        "other_cores": 0.1,
+        "cores": 2,
+        "concurrency": None,
+        "work": {"source": HOSTILE, "seed": 0},
+        "lengths": {"prompt_mean": 12.0},
+        "environment": {
+            "model": HOSTILE,
+            "cores": 2,
+            "active_weight_bytes": 10**8,
+            "read_bytes_per_s": 2e10,
+        },
+        "step_curve": [[1, 9, 0.006], [4, 9, 0.009]],
+        "kv": [[0.0, 30, 48], [0.5, 60, 64]],
+        "timeline": {
+            "num_rows": rows,
+            "steps": [[0.0, 0.1], [0.1, 0.2], [0.2, 0.3]],
+            "spans": [[0, 0, 1, "pdf"], [1, 0, 2, "pvx"]],
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    runs = [
+        run_of(policy, rate, rows, repeat)
+        for repeat in (1, 2)
+        for policy in ("none", "static", "dynamic", "unchunked", "continuous", "cached")
+        for rate in (2.0, 4.0, "max")
+        for rows in ((1,) if policy == "none" else (2, 4))
+    ]
+    return render(
+        runs,
+        title=f"title {HOSTILE}",
+        sentences=[f"answer {HOSTILE}", "second"],
+        command=f"chairlift bench policies {HOSTILE}",
+        bounds=[("itl_p99_s", 0.1)],
+    )
+
+
+class Parsed(HTMLParser):
+    """Elements with their attributes, the headings, and the text of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: list[tuple[str, str]] = []
+        self.headings: list[str] = []
+        self._in = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._in = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._in in ("script", "style"):
+            self.raw.append((self._in, data))
+        if self._in in ("h1", "h2"):
+            self.headings.append(data)
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.elements)
+
+
+def test_the_answer_comes_first_and_each_figure_has_a_table(page: str) -> None:
+    parsed = Parsed(page)
+    assert parsed.headings[0].startswith("answer ")
+    for title in (
+        *("The policies", "Throughput", "The rows over time", "Throughput over the offered rate"),
+        *("Time to the first token, 99th percentile", "Inter-token latency, 99th percentile"),
+        *("Goodput", "The knee", "Batch sizes", "The time of a step"),
+        *("KV memory, used and reserved", "How it was measured", "Definitions"),
+    ):
+        assert title in parsed.headings
+    assert parsed.count("svg") == parsed.count("figure") == parsed.count("summary") > 8
+    assert parsed.count("table") == 1 + parsed.count("figure")
+
+
+def test_nothing_that_is_named_becomes_markup(page: str) -> None:
+    parsed = Parsed(page)
+    assert parsed.count("img") == 0
+    assert parsed.count("script") == 2
+    assert all(not name.startswith("on") for _, attrs in parsed.elements for name in attrs)
+    assert all("style" not in attrs for _, attrs in parsed.elements)
+    assert "alert(1)" in page
+
+
+def test_the_page_loads_nothing_and_runs_its_own_script_alone(page: str) -> None:
+    parsed = Parsed(page)
+    for _, attrs in parsed.elements:
+        for name in ("src", "href"):
+            assert (attrs.get(name) or "data:").startswith("data:")
+    assert set(re.findall(r"https?://[^\s\"']+", page)) <= {"http://www.w3.org/2000/svg"}
+    (policy,) = (
+        attrs["content"] or ""
+        for name, attrs in parsed.elements
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy.startswith("default-src 'none'; ")
+    style, script = (
+        next(text for name, text in parsed.raw if name == tag and "alert" not in text)
+        for tag in ("style", "script")
+    )
+    for directive, text in (("style-src", style), ("script-src", script)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy
+
+
+def test_the_data_can_be_read_again(page: str) -> None:
+    (data,) = (text for name, text in Parsed(page).raw if name == "script" and "alert" in text)
+    assert "<" not in data
+    found = json.loads(data)
+    assert found["schema"] == "chairlift.bench/1"
+    assert len(found["runs"]) == 2 * 3 * (1 + 5 * 2)
+    assert found["runs"][0]["key"] == HOSTILE
+
+
+def test_figures_are_well_formed_and_a_line_stays_inside(page: str) -> None:
+    figures = re.findall(r"<svg.*?</svg>", page, re.S)
+    for figure in figures:
+        root = ElementTree.fromstring(figure)
+        _, _, width, height = map(float, root.attrib["viewBox"].split())
+        assert root.attrib["aria-label"]
+        for part in root.iter():
+            for name, most in (("x", width), ("y", height), ("cx", width), ("cy", height)):
+                assert 0 <= float(part.attrib.get(name, 0)) <= most
+
+
+def test_a_page_stays_small() -> None:
+    runs = [
+        run_of(policy, float(rate), 4, repeat)
+        for repeat in range(20)
+        for policy in ("static", "dynamic", "continuous")
+        for rate in range(1, 9)
+    ]
+    page = render(runs, title="t", sentences=["s"], command="c")
+    assert len(page.encode()) < MAX_BYTES
+
+
+def test_marks_of_an_axis_are_round() -> None:
+    assert linear([0, 37], 0, 100).ticks() == [0, 5, 10, 15, 20, 25, 30, 35, 40]
+    assert logarithmic([0.004, 0.3], 0, 100).ticks() == pytest.approx(
+        [0.005, 0.01, 0.02, 0.05, 0.1, 0.2]
+    )
+
+
+def test_the_command_writes_a_report(chairlift: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    run = chairlift(
+        *("bench", "policies", tiny_folder, "--policies", "static,continuous", "--report", path),
+        *("--requests", 8, "--max-tokens", 12, "--max-num-seqs", 2, "--json"),
+    )
+    assert run.returncode == 0, run
+    sentence = json.loads(run.stdout.splitlines()[-1])["sentence"]
+    assert Parsed(path.read_text()).headings[0] == sentence
+    nowhere = chairlift(
+        *("bench", "policies", tiny_folder, "--policies", "static", "--requests", 1),
+        *("--report", tmp_path / "nowhere" / "report.html"),
+    )
+    assert nowhere.returncode == 2
+    assert "--report: cannot write" in nowhere.stderr
