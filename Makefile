@@ -280,7 +280,7 @@ proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of prot
 	@rm -rf $(TOOLS)/stubs && mkdir -p $(TOOLS)/stubs
 	$(PROTOC) --python_out=$(TOOLS)/stubs --pyi_out=$(TOOLS)/stubs --grpc_python_out=$(TOOLS)/stubs $(PROTOS)
 	$(PROTOC) --python_out=$(TOOLS)/stubs --pyi_out=$(TOOLS)/stubs --grpc_python_out=$(TOOLS)/stubs $(OTHER_PROTOS)
-	@for stubs in v1 server/protocols/stubs; do \
+	@for stubs in v1 server/protocols/stubs timeline/stubs; do \
 	  diff -r --exclude=__pycache__ --exclude=__init__.py $(TOOLS)/stubs/chairlift/$$stubs python/chairlift/$$stubs \
 	    || { echo "python/chairlift/$$stubs is not what its protos generate: run \`make stubs\`"; exit 1; }; \
 	done

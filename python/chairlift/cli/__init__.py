@@ -17,6 +17,7 @@ from chairlift.cli import (
     replay,
     rerank,
     serve,
+    timeline,
     top,
 )
 from chairlift.cli.batch.command import batch as batch_command
@@ -55,5 +56,6 @@ add_command(app, "top", top.top)
 add_command(app, "models", models.models)
 add_command(app, "plan", plan.plan)
 add_command(app, "replay", replay.replay)
+add_command(app, "timeline", timeline.timeline)
 app.add_typer(bench.app, name="bench")
 app.add_typer(kernels.app, name="kernels")

@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from chairlift.cli.picture import COLOURS, ink
+from chairlift.timeline.colours import COLOURS, ink
 
 
 @dataclass(slots=True)

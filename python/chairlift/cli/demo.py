@@ -21,9 +21,11 @@ from chairlift.api.errors import ChairliftError, ServerError
 from chairlift.api.types import Chat, ChatMessage
 from chairlift.checkpoints.files.folder import DEMO, MODEL_HELP, check_model
 from chairlift.cli.board import Board, Line
-from chairlift.cli.picture import Cell, draw, render_terminal
-from chairlift.cli.picture_svg import render_svg
+from chairlift.cli.picture import render_terminal
 from chairlift.cli.remote import answer_all
+from chairlift.cli.watched_steps import WatchedTimeline, watched_rows, watched_times
+from chairlift.timeline.svg import render_svg
+from chairlift.timeline.values import Timeline
 
 if TYPE_CHECKING:
     from chairlift.client import AsyncClient
@@ -64,14 +66,11 @@ def demo(
     with _server(model, rows, tokens, batching) as (target, process):
         recorded = asyncio.run(_stream_prompts(console, target, process, board))
     console.print(board.answers())
-    labels = {
-        f"{i}": f"{line.prompt}  ({line.num_tokens} tokens)" for i, line in enumerate(board.lines)
-    }
-    figure = draw(recorded.cells, labels, rows, preempted=recorded.preempted)
-    console.print(render_terminal(figure, console.width), "")
+    timeline = recorded.timeline(batching, rows, board)
+    console.print(render_terminal(timeline, console.width), "")
     title = f"{len(PROMPTS)} prompts, {rows} rows, {batching} batching"
     try:
-        picture.write_text(render_svg(figure, title), encoding="utf-8")
+        picture.write_text(render_svg([timeline], title, lanes=()), encoding="utf-8")
     except OSError as error:
         message = f"cannot write the picture: {error}"
         raise ChairliftError(message) from None
@@ -186,37 +185,42 @@ async def _until_serving(client: "AsyncClient", process: subprocess.Popen[bytes]
 
 
 class StepRecorder:
-    """Records the request in each row, from a watch of the engine's steps."""
+    """Records what each row did, from a watch of the engine's steps."""
 
     def __init__(self) -> None:
-        self.cells: list[Cell] = []
-        self.preempted: list[tuple[int, str]] = []
-        self._labels: dict[str, str] = {}
-        self._last = 0
+        self._steps: list[server_pb2.Step] = []
         self._grown = asyncio.Event()
 
     async def record(self, steps: "AsyncIterator[server_pb2.Step]") -> None:
         """Record steps until the watch ends."""
-        from chairlift.cli.picture_cells import watched_cells
-
         async for step in steps:
-            self.cells += [
-                Cell(step.step, row.row, row.request_id, work, row.sampled)
-                for row, work in watched_cells(step)
-            ]
-            labels = {row.handle: row.request_id for row in step.rows}
-            self._labels.update(labels)
-            self.preempted += [
-                (step.step, self._labels[handle])
-                for handle in step.preempted_handles
-                if handle in self._labels
-            ]
-            self._last = step.step
+            self._steps.append(step)
             self._grown.set()
+
+    def timeline(self, name: str, num_rows: int, board: Board) -> Timeline:
+        """Return the steps of the prompts.
+
+        Args:
+            name: Of the timeline.
+            num_rows: Rows of the batch.
+            board: The answers; line `i` is that of the request with the id `i`.
+        """
+        watched = WatchedTimeline(name, num_rows)
+        number_of: dict[str, int] = {}
+        for step in self._steps:
+            rows = [row for row in watched_rows(step) if row.request_id]
+            number_of |= {row.handle: int(row.request_id) for row in rows}
+            if rows:
+                watched.add_rows(rows, step.preempted_handles, watched_times(step))
+        for handle, number in number_of.items():
+            line = board.lines[number]
+            label = f"{line.prompt}  ({line.num_tokens} tokens)"
+            watched.name_request(handle, label=label, number=number + 1)
+        return watched.timeline()
 
     async def until(self, step: int) -> None:
         """Wait for a step: the watch is another call and may lag behind the answers."""
         async with asyncio.timeout(WATCH_TIMEOUT_S):
-            while self._last < step:
+            while not self._steps or self._steps[-1].step < step:
                 self._grown.clear()
                 await self._grown.wait()

@@ -12,9 +12,9 @@ from chairlift.api.config import Batching, checked
 from chairlift.api.errors import ConfigError
 from chairlift.api.figures import BRIEF, summarize
 from chairlift.cli.config_options import config_options
+from chairlift.cli.picture import render_terminal
 from chairlift.cli.progress import Progress
 from chairlift.cli.replay_fleet import FleetRuns, fleet_of
-from chairlift.cli.replay_picture import FirstSteps
 from chairlift.cli.report import Json, Result, SparseResult, report
 from chairlift.replay.fleet_options import FleetOptions
 from chairlift.replay.options import ReplayOptions
@@ -22,6 +22,7 @@ from chairlift.replay.options import ReplayOptions
 if TYPE_CHECKING:
     from chairlift.replay.format import Header, StepTime
     from chairlift.replay.trace import Trace
+    from chairlift.timeline.values import Timeline
 
 
 @config_options(
@@ -87,12 +88,14 @@ def replay(
     from chairlift.replay.settings import step_time_of
 
     overrides = {"num_requests": requests, "rate_per_s": rate, "seed": seed, "scale": scale}
-    drawn = {name: value for name, value in overrides.items() if value is not None}
+    given = {name: value for name, value in overrides.items() if value is not None}
     given_fleet = fleet_of(fleet, settings)
     if given_fleet is not None:
         _refuse_beside_replicas({"draw": draw, "write": write, "pad-static": pad_static})
     name = _one_trace(trace, named_trace)
-    loaded = _load(name, drawn, to_be_written=write is not None, has_fleet=bool(given_fleet))
+    loaded = load_trace(
+        name, given, to_be_written=write is not None, has_fleet=given_fleet is not None
+    )
     if write is not None:
         from chairlift.replay.trace import write_trace
 
@@ -102,13 +105,13 @@ def replay(
     options = checked(ReplayOptions, **settings)
     step_time = step_time_of(loaded.header, loaded.steps, options)
     notes = _faults(loaded)
-    cells: dict[str, FirstSteps] = {}
+    drawn: list[Timeline] = []
     policies: list[Batching] | list[None] = batching or [None]
     num_runs = len(policies) + bool(loaded.steps) + pad_static
     progress = Progress("runs", num_runs, as_json=as_json)
     results: Iterator[SparseResult] = chain(
         _padded(loaded, options, step_time) if pad_static else (),
-        _results(loaded, policies, options, step_time, notes, cells if draw else None),
+        _results(loaded, policies, options, step_time, notes, drawn, num_drawn=draw),
     )
     figures: list[SparseResult] = []
     if given_fleet is not None:
@@ -126,8 +129,9 @@ def replay(
         report(figures, title=f"{title}; the fleet", as_json=as_json)
     if not as_json:
         console = Console()
-        for policy, taken in cells.items():
-            console.print(f"\n[bold]{policy}[/bold]", taken.picture(draw, console.width), sep="\n")
+        for timeline in drawn:
+            picture = render_terminal(timeline, console.width)
+            console.print(f"\n[bold]{timeline.name}[/bold]", picture, sep="\n")
     for note in notes:
         typer.echo(note, err=True)
 
@@ -150,7 +154,20 @@ def _refuse_beside_replicas(given: dict[str, object]) -> None:
             raise ConfigError(message)
 
 
-def _load(name: str, drawn: dict[str, Any], *, to_be_written: bool, has_fleet: bool) -> "Trace":
+def load_trace(
+    name: str, drawn: dict[str, Any], *, to_be_written: bool, has_fleet: bool = False
+) -> "Trace":
+    """Return the trace of a recipe, or that of a file.
+
+    Args:
+        name: The recipe, or the file.
+        drawn: Options of `draw_trace`.
+        to_be_written: Whether the trace is to be written to a file.
+        has_fleet: Whether a fleet runs it.
+
+    Raises:
+        ConfigError: An option of recipes is given for a file, or the file cannot be read.
+    """
     from chairlift.replay.mooncake import is_mooncake, read_mooncake
     from chairlift.replay.recipes import RECIPES, draw_trace
     from chairlift.replay.trace import read_trace
@@ -173,18 +190,23 @@ def _results(
     options: ReplayOptions,
     step_time: "StepTime",
     notes: list[str],
-    cells: dict[str, FirstSteps] | None,
+    drawn: "list[Timeline]",
+    *,
+    num_drawn: int,
 ) -> Iterator[Result]:
     from chairlift.replay.run import replay
     from chairlift.replay.settings import settings_of
+    from chairlift.timeline.from_replay import ReplayTimeline
+
+    by_tenant = len({request.tenant for request in trace.requests}) > 1
 
     yield from _recorded(trace)
     for batching in policies:
         settings = settings_of(trace.header, options, batching)
-        taken = FirstSteps([request.tenant for request in trace.requests])
-        replayed = replay(trace, settings, step_time, None if cells is None else taken.note)
-        if cells is not None:
-            cells[settings.batching.value] = taken
+        first = ReplayTimeline(settings, trace.requests, max_steps=num_drawn, by_tenant=by_tenant)
+        replayed = replay(trace, settings, step_time, first.note if num_drawn else None)
+        if num_drawn:
+            drawn.append(first.timeline(only_used_rows=True))
         yield summarize(settings.batching.value, replayed.run, **_sizes(settings))
         if replayed.unanswered:
             reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())

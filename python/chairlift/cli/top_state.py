@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from chairlift.api.recent import Recent, percentile, size_class
-from chairlift.cli.picture import Cell
+from chairlift.cli.watched_steps import WatchedRow, watched_rows
+from chairlift.timeline.values import PARTS
 
 if TYPE_CHECKING:
     from google.protobuf import duration_pb2
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 WINDOW_S: Final = 2.0
 """Window of the rates."""
-PARTS: Final = ("schedule", "inputs", "forward", "sample", "update")
 MAX_STEPS: Final = 4096
 """Most steps that are kept for the figure and the curve of step times."""
 _STALE_S: Final = 3.0
@@ -32,13 +32,14 @@ class Step:
     duration_s: float
     parts_s: tuple[float, ...]
     """In the order of `PARTS`."""
-    cells: tuple[Cell, ...]
+    rows: tuple[WatchedRow, ...]
+    """Those of other tenants have the number of the row for a handle."""
     num_prompt_tokens: int
     """Tokens of prompts that it computed."""
     num_output_tokens: int
     """Tokens that it gave, accepted drafts included."""
-    preempted: tuple[tuple[int, str], ...]
-    """(step, handle) of requests that lost a row before it."""
+    preempted: tuple[str, ...]
+    """Handles of requests that lost a row before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,6 @@ class TopState:
 
     def add(self, step: "pb.Step") -> None:
         """Add a step."""
-        from chairlift.cli.picture_cells import watched_cells
         from chairlift.v1 import server_pb2
 
         if step.step != self._last_step + 1:
@@ -169,15 +169,9 @@ class TopState:
                 self._requests[row.handle] = self._next(step.step, ended_at, row)
         while len(self._requests) > MAX_STEPS:
             self._requests.pop(next(iter(self._requests)))
-        cells = tuple(
-            Cell(
-                step.step,
-                row.row,
-                row.handle or _anonymous_id(row.row),
-                work,
-                row.sampled,
-            )
-            for row, work in watched_cells(step)
+        rows = tuple(
+            row if row.handle else row._replace(handle=_anonymous_id(row.row))
+            for row in watched_rows(step)
         )
         parts_s = tuple(_seconds(getattr(step.times, part)) for part in PARTS)
         prefills = [row for row in step.rows if row.work == server_pb2.ROW_WORK_PREFILL]
@@ -186,10 +180,10 @@ class TopState:
                 self._clock(),
                 _seconds(step.duration),
                 parts_s,
-                cells,
+                rows,
                 num_prompt_tokens=sum(row.num_tokens - row.num_drafts for row in prefills),
                 num_output_tokens=sum(row.sampled + row.num_accepted for row in step.rows),
-                preempted=tuple((step.step, handle) for handle in step.preempted_handles),
+                preempted=tuple(step.preempted_handles),
             )
         )
 
@@ -218,10 +212,10 @@ class TopState:
             return {}
         now = self._clock()
         last = [step for step in list(self.steps)[-2:] if now - step.at <= WINDOW_S]
-        of_row = {cell.row: cell for step in last for cell in step.cells}
+        of_row = {row.row: row for step in last for row in step.rows}
         return {
-            cell.request_id: self._requests.get(cell.request_id) or _unnamed(cell)
-            for _, cell in sorted(of_row.items())
+            row.handle: self._requests.get(row.handle) or _unnamed(row)
+            for _, row in sorted(of_row.items())
         }
 
     def number(self, handle: str) -> int:
@@ -245,8 +239,8 @@ class TopState:
         )
 
 
-def _unnamed(cell: Cell) -> RunningRequest:
-    return RunningRequest(cell.row, "", 0, in_prefill=not cell.sampled, number=cell.row)
+def _unnamed(row: WatchedRow) -> RunningRequest:
+    return RunningRequest(row.row, "", 0, in_prefill=not row.sampled, number=row.row)
 
 
 def _anonymous_id(row: int) -> str:

@@ -8,10 +8,13 @@ from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
-from chairlift.cli.picture import draw, terminal_row
-from chairlift.cli.top_state import PARTS, Rates, RunningRequest, TopState
+from chairlift.cli.picture import terminal_rows
+from chairlift.cli.top_state import Rates, RunningRequest, TopState
 from chairlift.cli.top_tenants import tenant_lines, tenants_as_json
 from chairlift.cli.top_text import fitted, shown
+from chairlift.cli.watched_steps import WatchedTimeline
+from chairlift.timeline.colours import colour_of
+from chairlift.timeline.values import PARTS
 
 _LABEL: Final = 24
 _HEAD: Final = 11
@@ -124,18 +127,19 @@ class TopView:
         num_rows = min(info.max_num_seqs, limit)
         room = max(10, width - _LABEL - len(f"row {num_rows - 1} ") - 1)
         steps = list(state.steps)[-room:]
-        cells = [cell for step in steps for cell in step.cells]
-        handles = {cell.request_id: "" for cell in cells}
-        numbers = {handle: state.number(handle) for handle in handles}
-        preempted = [lost for step in steps for lost in step.preempted]
-        picture = draw(cells, handles, num_rows, preempted=preempted, numbers=numbers)
+        watched = WatchedTimeline("", info.max_num_seqs)
+        for step in steps:
+            watched.add_rows(step.rows, step.preempted)
+        for handle in watched.handles:
+            watched.name_request(handle, number=1 + state.number(handle))
+        picture = watched.timeline()
         of_row = {request.row: (handle, request) for handle, request in running_requests.items()}
-        for row in range(num_rows):
-            line = terminal_row(picture, row, 1, picture.num_steps)
+        for row, line in enumerate(terminal_rows(picture, num_rows, 1, numbered=False)):
             line.pad_right(room + len(f"row {num_rows - 1} ") + 1 - line.cell_len)
             if row in of_row:
                 handle, request = of_row[row]
-                colour = picture.colour(handle) if handle in numbers else _QUIET
+                is_seen = handle in watched.handles
+                colour = colour_of(1 + state.number(handle)) if is_seen else _QUIET
                 line.append(_name(request), style=colour)
             yield line
         if info.max_num_seqs > num_rows:

@@ -171,6 +171,14 @@ class Step(Line):
     itl: list[tuple[Count, Positive]] = []
     """Gaps between tokens of one answer that this step closed: nanoseconds, and how many."""
     failed: bool = False
+    waiting: Count = 0
+    """Requests in the queue after the step."""
+    changes: list[Annotated[list[Count], Field(min_length=1, max_length=6)]] = []
+    """Rows that did not do the same as in the step before: the row, its request, what it did
+    (0 prefill, 1 decode, 2 verify), its tokens, accepted drafts, and 1 if it got its last token.
+    The row alone: it was idle."""
+    preempted: list[Positive] = []
+    """Requests that lost a row before the step."""
 
 
 Event = Arrival | Cancel | Flush | End | Restart | Step

@@ -25,6 +25,7 @@ from chairlift import _core
 from chairlift.api.errors import ConfigError
 from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import plan_len
+from chairlift.core.step_rows import StepRows
 from chairlift.replay.format import Header
 from chairlift.replay.trace_writer import (
     Added,
@@ -165,7 +166,7 @@ class RecordedScheduler:
     def add(self, now: int, request: NewRequest) -> _core.Added:
         """Add a request; a refused one is not recorded: the length of its answer is unknown."""
         added = self._scheduler.add(now, request)
-        self._put(Added(now, added.request_id, request))
+        self._put(Added(now, added.request_id, request, added.slots))
         return added
 
     def abort(self, now: int, request_id: int, reason: str = "cancelled") -> bool:
@@ -199,7 +200,7 @@ class RecordedScheduler:
         events = self._scheduler.fail(now, step, failed_ids)
         self._note_step(step, now, events, failed=True)
         for later in list(self._planned):
-            self._note_step(later, now, self._scheduler.take_events(), failed=True)
+            self._note_lost_step(later, now)
         return events
 
     def take_events(self) -> _core.Events:
@@ -213,5 +214,11 @@ class RecordedScheduler:
         planned = self._planned.pop(step, None)
         if planned is not None:
             started, plan = planned
-            load = self._scheduler.load()
-            self._put(Stepped(started, now, self._clock(), plan, events, load, failed))
+            load, done = self._scheduler.load(), StepRows.of(self._scheduler)
+            self._put(Stepped(started, now, self._clock(), plan, events, load, failed, done))
+
+    def _note_lost_step(self, step: int, now: int) -> None:
+        """Record a step that a failed one took with it: its rows have no record."""
+        started, plan = self._planned.pop(step)
+        events, load = self._scheduler.take_events(), self._scheduler.load()
+        self._put(Stepped(started, now, self._clock(), plan, events, load, failed=True, done=None))

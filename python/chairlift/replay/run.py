@@ -11,7 +11,7 @@ number of array operations per step, whatever the number of rows.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,24 @@ _ARRIVAL, _CANCEL, _FLUSH = range(3)
 
 Int64Array = NDArray[np.int64]
 
-OnStep = Callable[[PlanView, Int64Array, StepRows, list[int]], None]
+
+class ReplayedStep(NamedTuple):
+    """A step that has run; R rows computed tokens."""
+
+    start: int
+    """In nanoseconds, as the next one."""
+    duration: int
+    plan: PlanView
+    indices: Int64Array
+    """`[R]` the requests of its rows, as indices in the trace."""
+    done: StepRows
+    preempted: list[int]
+    """Requests that lost a row before it, as indices in the trace."""
+    load: _core.Load
+    """After the step."""
+
+
+OnStep = Callable[[ReplayedStep], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +79,7 @@ def replay(
         trace: What arrives when, and how long its answers are.
         settings: The scheduler's; the trace's own header, or one that differs from it.
         step_time: Moves the clock.
-        on_step: Called with each plan that has run, the requests of its rows, as indices in the
-            trace, what the rows did, and the requests that were preempted before it.
+        on_step: Called after each step.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -200,6 +216,7 @@ class _Replay:
             self._indices = self._index_of_slot[self._rows.slot[work.sampled_rows]]
         indices, token_counts = self._indices, self._token_counts
         tokens = self._answers.at(indices, token_counts.num_output(indices))
+        start = self._now
         self._now += self._step_time.duration(work.num_tokens, work.num_context)
         events = self._core.update(self._now, step, tokens)
         if self._on_step is not None:
@@ -207,7 +224,8 @@ class _Replay:
             owners = self._index_of_slot[self._rows.slot[view.rows]]
             done = StepRows.of(self._core)
             lost = [self._index_of_id[request_id] for request_id in done.preempted]
-            self._on_step(view, owners, done, lost)
+            duration, load = self._now - start, self._core.load()
+            self._on_step(ReplayedStep(start, duration, view, owners, done, lost, load))
         num_complete = token_counts.count(indices, self._now, is_repeat=work.is_repeat)
         if len(events) != len(indices) + num_complete:
             # A request ended otherwise than by the length of its answer.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from chairlift import _core
 from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import PlanView
+from chairlift.core.step_rows import StepRows
 from chairlift.replay.format import (
     HASH_BYTES,
     Arrival,
@@ -26,6 +27,7 @@ from chairlift.replay.format import (
     dump,
 )
 from chairlift.replay.plan_rows import PlanRows
+from chairlift.replay.row_changes import REQUEST, RowChanges
 
 
 class Added(NamedTuple):
@@ -34,6 +36,8 @@ class Added(NamedTuple):
     now: int
     request_id: int
     request: NewRequest
+    slots: list[int]
+    """Request slot of each answer."""
 
 
 class Cancelled(NamedTuple):
@@ -67,6 +71,8 @@ class Stepped(NamedTuple):
     load: _core.Load
     """After the step."""
     failed: bool
+    done: StepRows | None
+    """What its rows did; None of a step that failed with the one before it."""
 
 
 class Restarted(NamedTuple):
@@ -125,6 +131,9 @@ class TraceWriter:
         self._num_requests = 0
         self._tenants: dict[str, int] = {"": 0}
         self._rows = PlanRows(header.max_num_seqs)
+        self._changes = RowChanges(header.max_num_seqs)
+        # By request slot.
+        self._number_of_slot: dict[int, int] = {}
 
     def header(self) -> str:
         """Return the first line."""
@@ -164,6 +173,7 @@ class TraceWriter:
         chain.extend(request.prompt)
         live = _Live(self._num_requests, chain, len(chain.names))
         self._live[entry.request_id, index] = live
+        self._number_of_slot[entry.slots[index]] = live.number
         return dump(
             Arrival(
                 t=entry.now - self._start,
@@ -200,6 +210,7 @@ class TraceWriter:
 
     def _step(self, entry: Stepped, gaps: Counter[int]) -> str:
         work = self._rows.apply(entry.plan)
+        preempted = self._preempted(entry)
         return dump(
             Step(
                 t=entry.started - self._start,
@@ -212,8 +223,37 @@ class TraceWriter:
                 kv_tokens=entry.load.num_kv_tokens,
                 itl=sorted(gaps.items()),
                 failed=entry.failed,
+                waiting=entry.load.num_waiting,
+                changes=self._changed(entry),
+                preempted=preempted,
             )
         )
+
+    def _changed(self, entry: Stepped) -> list[list[int]]:
+        plan, done = PlanView.of(entry.plan), entry.done
+        if done is None:
+            return []
+        slots = self._rows.slot[plan.rows].tolist()
+        numbers = np.array([self._number_of_slot[slot] for slot in slots], dtype=np.int64)
+        return self._changes.write(plan.rows, numbers, plan.num_tokens, done)
+
+    def _preempted(self, entry: Stepped) -> list[int]:
+        """Return the numbers of the answers that lost a row before the step.
+
+        The core names their requests: an answer that is in the step has kept its row, and those
+        that were in the step before lost theirs first.
+        """
+        if entry.done is None or not entry.done.preempted:
+            return []
+        rows = self._rows.slot[PlanView.of(entry.plan).rows].tolist()
+        kept = {self._number_of_slot[slot] for slot in rows}
+        before = set(self._changes.state[:, REQUEST].tolist())
+        found: list[int] = []
+        for request_id in entry.done.preempted:
+            answers = [live.number for live in self._answers(request_id)]
+            gone = [number for number in answers if number not in kept and number not in found]
+            found += sorted(gone, key=lambda number: number not in before)[:1]
+        return found
 
     def _ends(self, events: _core.Events) -> Iterator[str]:
         for event in events:

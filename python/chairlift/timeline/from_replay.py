@@ -1,0 +1,67 @@
+"""A timeline of a replay: each step as it ends."""
+
+from collections.abc import Sequence
+
+from chairlift.replay.format import Header
+from chairlift.replay.run import ReplayedStep
+from chairlift.replay.trace import Request
+from chairlift.timeline.builder import StepTimes, StepWork, TimelineBuilder, work_of
+from chairlift.timeline.values import Timeline
+
+
+class ReplayTimeline:
+    """Notes the steps of a replay; `note` is its `on_step`."""
+
+    def __init__(
+        self,
+        settings: Header,
+        requests: Sequence[Request],
+        *,
+        max_steps: int | None = None,
+        by_tenant: bool = False,
+    ) -> None:
+        """Start with no step.
+
+        Args:
+            settings: Of the replay; its policy names the timeline.
+            requests: Those of the trace.
+            max_steps: Steps that are noted; None: all.
+            by_tenant: Give the requests of a tenant one number, and so one colour.
+        """
+        self._max_steps = max_steps
+        self._builder = TimelineBuilder(
+            settings.batching.value,
+            settings.max_num_seqs,
+            settings.num_kv_blocks - 1,
+            is_modelled=True,
+        )
+        for index, request in enumerate(requests):
+            number = 1 + (request.tenant if by_tenant else index)
+            label = f"tenant {number}" if by_tenant else ""
+            self._builder.name_request(index, label, number, request.arrival)
+
+    def note(self, step: ReplayedStep) -> None:
+        """Note a step that ended."""
+        if self._builder.num_steps == self._max_steps:
+            return
+        load, done, plan = step.load, step.done, step.plan
+        used = load.num_blocks - load.num_free_blocks
+        self._builder.add_step(
+            StepTimes(step.start, step.duration, load.num_waiting, used),
+            StepWork(
+                plan.rows,
+                step.indices,
+                work_of(done.work, done.finished),
+                plan.num_tokens,
+                done.num_accepted,
+            ),
+            step.preempted,
+        )
+
+    def timeline(self, *, only_used_rows: bool = False) -> Timeline:
+        """Return the timeline.
+
+        Args:
+            only_used_rows: Leave out the rows behind the last one that was used.
+        """
+        return self._builder.build(only_used_rows=only_used_rows)
