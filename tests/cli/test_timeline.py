@@ -1,8 +1,6 @@
 """`chairlift timeline` from its sources to files."""
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -47,16 +45,6 @@ def test_the_policies_and_settings_of_a_replay_are_those_asked_for(
     assert " 2 rows" in run.stdout
     trace = perfetto_trace_pb2.Trace.FromString((tmp_path / "nano.pftrace").read_bytes())
     assert len(trace.packet) > 100
-
-
-def test_the_figure_of_the_readme_is_what_its_command_draws(chairlift: Run, tmp_path: Path) -> None:
-    readme = Path("README.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"`chairlift (timeline .*?)`", readme)
-    program, *arguments, out = shlex.split(command)
-    assert (program, out) == ("timeline", "docs/demo.svg")
-    run = chairlift("timeline", *arguments, tmp_path / "demo.svg")
-    assert run.returncode == 0, run
-    assert (tmp_path / "demo.svg").read_text() == Path(out).read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The pictures of docs/batching.md are what their commands draw."""
+"""The pictures of docs/batching.md and of the README are what their commands draw."""
 
 import re
 import shlex
@@ -25,3 +25,13 @@ def test_a_picture_is_what_its_command_draws(command, picture, monkeypatch):
 
 def test_there_are_pictures():
     assert len(PICTURES) == 5
+
+
+def test_the_figure_of_the_readme_is_what_its_command_draws(tmp_path, monkeypatch):
+    (command,) = re.findall(r"`chairlift (timeline .*?)`", (ROOT / "README.md").read_text())
+    *arguments, out = shlex.split(command)
+    assert out == "docs/demo.svg"
+    monkeypatch.chdir(ROOT)
+    run = CliRunner().invoke(app, [*arguments, str(tmp_path / "demo.svg")])
+    assert run.exit_code == 0
+    assert (tmp_path / "demo.svg").read_text() == (ROOT / out).read_text()

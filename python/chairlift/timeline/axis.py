@@ -42,9 +42,11 @@ class Axis:
         begin = (steps.start_ns - first) * 1e-9 / self.length
         return begin, (steps.end_ns - first) * 1e-9 / self.length
 
-    def marks(self, most: int) -> list[tuple[float, str]]:
+    def marks(self, max_marks: int) -> list[tuple[float, str]]:
         """Return at most so many round places from 0 to 1, with their words."""
-        every = _round_up(self.length / max(1, most), least=1.0 if self.unit is Unit.STEP else 0.0)
+        every = _round_up(
+            self.length / max(1, max_marks), smallest=1.0 if self.unit is Unit.STEP else 0.0
+        )
         values = np.arange(0, self.length * (1 + 1e-9), every)
         return [(float(value / self.length), self._words(float(value))) for value in values]
 
@@ -60,9 +62,9 @@ def _length(timeline: Timeline, unit: Unit) -> float:
     return float(timeline.num_steps) if unit is Unit.STEP else timeline.seconds
 
 
-def _round_up(value: float, least: float) -> float:
+def _round_up(value: float, smallest: float) -> float:
     """Return 1, 2 or 5 times a power of ten that is at least `value`."""
-    if value <= least:
-        return least
+    if value <= smallest:
+        return smallest
     power = 10.0 ** floor(log10(value))
     return next(power * n for n in (1, 2, 5, 10) if power * n >= value * (1 - 1e-9))

@@ -83,7 +83,7 @@ def _panel_title(timeline: Timeline, unit: Unit, y: float, words_left: float) ->
 def _axis(axis: Axis, y: float) -> Iterator[Shape]:
     yield Line([(_LEFT, y + 3), (_LEFT + _PLOT, y + 3)], GRID, 1)
     yield Text(_LEFT - 24, y + 18, axis.unit.value, QUIET, 12, anchor="end")
-    for place, words in axis.marks(most=12):
+    for place, words in axis.marks(max_marks=12):
         x = _LEFT + place * _PLOT
         yield Line([(x, y + 3), (x, y + 7)], GRID, 1)
         yield Text(x, y + 18, words, QUIET, 12, anchor="middle")

@@ -58,8 +58,8 @@ def _row_sizes(num_rows: int) -> tuple[float, float]:
     """Return the height of a row and the gap below it."""
     return next(
         (height, gap)
-        for most, height, gap in ((8, 30, 5), (16, 19, 3), (32, 12, 2), (MAX_ROWS, 8, 1))
-        if num_rows <= most
+        for max_rows, height, gap in ((8, 30, 5), (16, 19, 3), (32, 12, 2), (MAX_ROWS, 8, 1))
+        if num_rows <= max_rows
     )
 
 
@@ -169,11 +169,11 @@ def _run(timeline: Timeline, run: Run, painter: _Painter) -> Group:
 def _marks(timeline: Timeline, painter: _Painter) -> Iterator[Shape]:
     """Yield the last tokens and the preemptions, none of them merged with another."""
     box = painter.box
-    most = max(1.5, box.row_height * 0.17)
+    max_radius = max(1.5, box.row_height * 0.17)
     dots: dict[tuple[str, float], list[tuple[float, float]]] = defaultdict(list)
     for span in timeline.spans:
         if span.work is Work.FINISH and span.row < box.num_rows:
-            radius = min(most, max(2.0, painter.width(span.first_step) / 2 - 1))
+            radius = min(max_radius, max(2.0, painter.width(span.first_step) / 2 - 1))
             paint = ink(colour_of(timeline.requests[span.request].number))
             place = painter.centre(span.first_step, span.row, radius + 0.5)
             dots[paint, round(radius, 1)].append(place)
@@ -181,7 +181,7 @@ def _marks(timeline: Timeline, painter: _Painter) -> Iterator[Shape]:
         yield Dots(centres, radius, paint)
     lost = [p for p in timeline.preemptions if p.row < box.num_rows]
     for preemption in lost:
-        radius = min(most, max(2.5, painter.width(preemption.step) / 2 - 1.5))
+        radius = min(max_radius, max(2.5, painter.width(preemption.step) / 2 - 1.5))
         place = painter.centre(preemption.step, preemption.row, radius + 1)
         yield Crosses([place], radius, "#111111")
 
