@@ -38,7 +38,7 @@ def environment_of(engine: "Engine") -> dict[str, Any]:
         "max_context_len": engine.max_context_len,
         "block_size": config.block_size,
         "num_kv_blocks": engine.num_kv_blocks,
-        "read_bytes_per_s": None if engine.place.accelerator else read_bytes_per_s(),
+        "read_bytes_per_s": None if engine.device.accelerator else read_bytes_per_s(),
         **_memory(engine),
     }
     return {name: value for name, value in found.items() if value not in (None, "")}
@@ -67,7 +67,7 @@ def _memory(engine: "Engine") -> dict[str, int]:
 
     if not isinstance(engine.model_config, ModelConfig):
         return {}
-    plan = plan_at(engine.place, engine.model_config)
+    plan = plan_at(engine.device, engine.model_config)
     return {
         "weight_bytes": plan.weight_bytes,
         "active_weight_bytes": plan.active_weight_bytes or plan.weight_bytes,

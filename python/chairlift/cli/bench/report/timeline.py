@@ -7,8 +7,8 @@ from typing import Any, Final
 from chairlift.bench.spans import FINISH, LETTERS, PREEMPTED
 from chairlift.cli.bench.report.axes import Scale, horizontal
 from chairlift.cli.bench.report.svg import element, picture, text
-from chairlift.cli.picture import COLOURS, ink
 from chairlift.core.step_rows import RowWork
+from chairlift.timeline.colours import COLOURS, ink
 
 _WIDTH: Final = 960.0
 _LEFT, _RIGHT = 12.0, 948.0
