@@ -208,11 +208,12 @@ class StandIn:
 
     async def events(self, first: int, num: int) -> AsyncIterator[str]:
         scene, batch = self.scene, Batch(self.scene)
+        steps = 4 if scene.num_rows <= 256 else 1
         yield event("hello", self.hello())
         while not scene.is_lost:
             n = batch.num_frames
             if scene.load and not (scene.stops_after and n >= scene.stops_after):
-                frame = batch.frame(scene.first_steps if n == 0 else 4)
+                frame = batch.frame(scene.first_steps if n == 0 else steps)
                 if scene.num_rows > 256:
                     frame["spans"] = [s for s in frame["spans"] if first <= s[0] < first + num]
                 yield event("frame", frame)

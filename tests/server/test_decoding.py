@@ -2,33 +2,56 @@
 
 import asyncio
 import itertools
+import threading
 import time
 
 import pytest
 from chairlift.server.limits.receiving import PAUSE, SHORT_BYTES, DecodingQueue
 
+LONG = bytes(SHORT_BYTES + 1)
 
-async def test_other_work_of_the_event_loop_comes_between_long_messages():
-    queue, done = DecodingQueue(), []
+
+async def test_the_event_loop_turns_while_a_long_message_is_decoded():
+    queue, may_end = DecodingQueue(), threading.Event()
+    decoding = asyncio.create_task(queue.decode(lambda _: may_end.wait(60), LONG, "a"))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    may_end.set()
+    assert await decoding
+
+
+async def test_long_messages_are_decoded_one_at_a_time():
+    queue, running, most = DecodingQueue(), [], []
 
     def decode(data):
-        done.append("decode")
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0)
+        running.pop()
         return len(data)
 
-    async def turns():
-        while len(done) < 12:
-            done.append("turn")
-            await asyncio.sleep(0)
+    found = await asyncio.gather(*(queue.decode(decode, LONG, str(i)) for i in range(8)))
+    assert found == [len(LONG)] * 8
+    assert most == [1] * 8
 
-    work = asyncio.create_task(turns())
-    long = bytes(SHORT_BYTES + 1)
-    assert (
-        await asyncio.gather(*(queue.decode(decode, long, "a") for _ in range(4)))
-        == [len(long)] * 4
-    )
-    await work
-    assert done.count("decode") == 4
-    assert ("decode", "decode") not in list(itertools.pairwise(done))
+
+async def test_a_message_waits_for_the_decoding_of_a_caller_that_has_gone():
+    queue, may_end, done = DecodingQueue(), threading.Event(), []
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def decode(_data):
+        loop.call_soon_threadsafe(begun.set)
+        done.append(may_end.wait(60))
+
+    first = asyncio.create_task(queue.decode(decode, LONG, "a"))
+    await begun.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    second = asyncio.create_task(queue.decode(lambda _: done.append("second"), LONG, "b"))
+    may_end.set()
+    await second
+    assert done == [True, "second"]
 
 
 async def test_three_quarters_of_the_time_are_left_for_other_work():

@@ -114,6 +114,10 @@ WRONG = {
         chat(pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="clock")])),
         "chat.messages[0].tool_calls",
     ),
+    "many calls in all turns": (
+        chat(*[pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall()] * 128)] * 33),
+        "chat.messages",
+    ),
     "a call without a name": (
         chat(pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(id="1")])),
         "chat.messages[0].tool_calls[0].name",

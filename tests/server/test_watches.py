@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -53,8 +53,8 @@ async def test_a_step_is_encoded_once_for_all_tenants_without_a_row_in_it(
     feeds, watch, records, monkeypatch
 ):
     made = []
-    step = steps.pb.Step
-    monkeypatch.setattr(steps.pb, "Step", lambda **fields: made.append(1) or step(**fields))
+    encode = steps._EncodedStep.of
+    monkeypatch.setattr(steps._EncodedStep, "of", lambda *given: made.append(1) or encode(*given))
     async with AsyncExitStack() as stack:
         watchers = [watch(stack, tenant) for tenant in ("ann", "ann", "bob", "eve")]
         for record in records:
@@ -63,6 +63,32 @@ async def test_a_step_is_encoded_once_for_all_tenants_without_a_row_in_it(
         assert [step.step for step in first.steps] == [record.step for record in records]
         assert all(other == first for other in others)
     assert len(made) == len(records)
+
+
+async def test_a_row_is_made_once_whatever_the_number_of_tenants(records, monkeypatch):
+    """With a tenant for each row, and a watcher for each tenant, rows times tenants were made."""
+    ids = sorted({engine_id for record in records for engine_id in record.request_ids.tolist()})
+    names = {
+        i: RequestNames(engine_id=i, handle=f"h{i}", request_id=f"r{i}", tenant=f"t{i}")
+        for i in ids
+    }
+    feeds = steps.StepFeeds(SimpleNamespace(names=names.get), started_ns=0)
+    made = []
+    row = steps.pb.StepRow
+    monkeypatch.setattr(steps.pb, "StepRow", lambda **fields: made.append(1) or row(**fields))
+    with ExitStack() as stack:
+        watchers = {
+            i: stack.enter_context(feeds.watch(names[i].tenant, lambda _callback: lambda: None))
+            for i in ids
+        }
+        for record in records:
+            feeds.add(record)
+        assert len(made) == sum(len(record.rows) for record in records)
+        for i, watcher in watchers.items():
+            for step, record in zip(decoded(await watcher.take()).steps, records, strict=True):
+                own = [name == i for name in record.request_ids.tolist()]
+                assert [row.request_id == f"r{i}" for row in step.rows] == own
+                assert all(row.request_id in ("", f"r{i}") for row in step.rows)
 
 
 async def test_all_learn_how_many_were_preempted_and_a_tenant_which_of_its_own(records):

@@ -16,6 +16,13 @@ ABORT = "/vllm.grpc.engine.VllmEngine/Abort"
 BAD = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
+def infer(*, shape=(1,), **fields):
+    message = oip.ModelInferRequest(**fields)
+    text = message.inputs.add(name="text_input", datatype="BYTES", shape=shape)
+    text.contents.bytes_contents.append(b"one two")
+    return message
+
+
 async def code_of(server, method, data):
     """Send bytes as the messages of a call; return its status, after all responses."""
     call = server.channel.stream_stream(method)(iter([data]))
@@ -52,6 +59,8 @@ async def test_bytes_that_are_no_message_have_a_status(others, method):
         (ABORT, vllm.AbortRequest(request_ids=[""] * 100_000)),
         (INFER, oip.ModelInferRequest()),
         (INFER, oip.ModelInferRequest(raw_input_contents=[b""] * 100_000)),
+        (INFER, infer(outputs=[{"name": "text_output"}] * 65)),
+        (INFER, infer(shape=[1] * 500_000)),
     ],
 )
 async def test_the_empty_and_the_largest_messages_are_refused(others, method, message):

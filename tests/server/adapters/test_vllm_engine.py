@@ -10,6 +10,7 @@ import tokenizers
 from chairlift.server.protocols.stubs import smg_common_pb2 as common
 from chairlift.server.protocols.stubs import vllm_engine_pb2 as vllm
 from chairlift.server.protocols.stubs import vllm_engine_pb2_grpc
+from chairlift.server.protocols.vllm import answers
 from chairlift.v1 import embedding_pb2, generation_pb2
 
 from tests.server.connection import Status, start, status_of, until
@@ -78,6 +79,20 @@ async def test_answers_of_one_prompt_are_told_apart_by_index(others):
         assert sorted(end.index for end in ends) == [0, 1]
         assert {end.prompt_tokens for end in ends} == {3}
         assert len(ids_of(responses, 1)) == 8
+
+
+async def test_a_whole_answer_has_its_log_probabilities_as_they_are_computed(others, monkeypatch):
+    """What comes at the end alone is converted at the end: the tokens of seconds, at once."""
+    taken = []
+    convert = answers._logprobs
+    monkeypatch.setattr(
+        answers, "_logprobs", lambda tokens: taken.append(len(tokens.token_ids)) or convert(tokens)
+    )
+    async with others() as server:
+        (response,) = await answer(server, request(logprobs=20, stream=False, max_tokens=100))
+        assert len(response.complete.output_logprobs.token_logprobs) == 100
+    assert sum(taken) == 100
+    assert max(taken) < 50
 
 
 async def test_logprobs_come_with_their_candidates(others):

@@ -7,6 +7,7 @@ import threading
 from chairlift.api.chats import MAX_CALLS, MAX_TOOLS
 from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
 from chairlift.engine.prepare.text_queue import MAX_MESSAGES
+from chairlift.server.protocols.openai import chat, messages
 from chairlift.server.protocols.openai.completions import MAX_REPEATED_IDS
 from chairlift.server.protocols.openai.input_items import MAX_ITEMS
 
@@ -129,6 +130,35 @@ LISTS = {
         {"prompt": ["a"] * 1024, "allowed_token_ids": [5] * (MAX_REPEATED_IDS // 1024 + 1)},
     ),
 }
+
+
+async def test_a_long_body_is_converted_beside_the_event_loop(api, monkeypatch):
+    threads = []
+    convert = messages.chat_messages
+    monkeypatch.setattr(
+        chat,
+        "chat_messages",
+        lambda body: threads.append(threading.current_thread()) or convert(body),
+    )
+    async with api() as served:
+        for num in (1, 4000):
+            body = {"messages": [USER] * num, "unknown": 1}
+            assert (await served.post("/v1/chat/completions", body)).error["param"] == "unknown"
+    short, long = threads
+    assert short is threading.main_thread()
+    assert long is not threading.main_thread()
+
+
+async def test_the_calls_of_all_turns_are_bounded_together(api):
+    async with api() as served:
+        turns = [{"role": "assistant", "tool_calls": [CALL] * MAX_CALLS}]
+        for num, is_fine in (
+            (MAX_MESSAGES // MAX_CALLS, True),
+            (MAX_MESSAGES // MAX_CALLS + 1, False),
+        ):
+            body = {"messages": turns * num, "unknown": 1}
+            error = (await served.post("/v1/chat/completions", body)).error
+            assert error["param"] == ("unknown" if is_fine else "messages")
 
 
 async def test_long_lists_are_refused_by_their_own_name(api):

@@ -30,6 +30,8 @@ def to_chat(chat: pb.Chat) -> types.Chat:
     check_count(chat.tools, "chat.tools", MAX_TOOLS)
     if sum(len(message.parts.parts) for message in chat.messages) > MAX_MESSAGES:
         raise bad("chat.messages", f"expected at most {MAX_MESSAGES} parts, got more")
+    if sum(len(message.tool_calls) for message in chat.messages) > MAX_MESSAGES:
+        raise bad("chat.messages", f"expected at most {MAX_MESSAGES} function calls, got more")
     arguments = template_arguments(chat.template_arguments)
     return types.Chat(
         messages=[_chat_message(message, i) for i, message in enumerate(chat.messages)],

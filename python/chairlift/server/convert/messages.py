@@ -29,6 +29,9 @@ from chairlift.v1 import generation_pb2 as pb
 
 MAX_REQUEST_ID_BYTES: Final = 128
 
+LOGPROBS_INTERVAL: Final = 8
+"""Tokens with log probabilities that are delivered at a time to an answer that is sent whole."""
+
 _YEAR_S: Final = 31_536_000.0
 _SHORTEST_S: Final = 0.001
 

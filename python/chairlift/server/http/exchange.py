@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from chairlift.api.errors import Reason, RequestError
 from chairlift.server.http.errors import Disconnected, HttpError, refused
@@ -20,8 +20,15 @@ _TURN_BYTES: Final = 1 << 16
 _JSON: Final = (("content-type", "application/json"),)
 
 
+T = TypeVar("T")
+
+
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 class Exchange:
@@ -114,19 +121,24 @@ class Exchange:
             raise refused(HTTPStatus.BAD_REQUEST, message, "bad_header", name)
         return values[0].strip() if values else None
 
-    async def json(self) -> Any:
+    async def json(self, convert: Callable[[Any], T] = _same) -> T:
         """Read the body, within bounds of size, time and depth.
+
+        Args:
+            convert: Makes something of its value; that of a long body on another thread.
 
         Raises:
             HttpError: It is no JSON, or beyond a bound.
-            RequestError: Too many bodies are unfinished.
+            RequestError: Too many bodies are unfinished; or from `convert`.
             Disconnected: The client went before its end.
         """
         self._check_content()
         holder = holder_of(self.connection, self.tenant)
-        body = Messages(self._receiving, self, decode, holder, is_stream=False)
+        body = Messages(
+            self._receiving, self, lambda data: convert(decode(data)), holder, is_stream=False
+        )
         try:
-            value = await body.only()
+            value: T = await body.only()
         except MessageTimeoutError as error:
             message = error.message.replace("the call's message", "the body")
             raise refused(HTTPStatus.REQUEST_TIMEOUT, message, "request_timeout") from None

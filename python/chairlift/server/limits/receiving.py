@@ -9,6 +9,7 @@ call that is not read yet holds no more than one small window (`config.grpc_opti
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -63,6 +64,8 @@ class DecodingQueue:
     """
 
     def __init__(self) -> None:
+        # One thread: a decoding whose caller has gone goes on, and the next one waits for it.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="chairlift-decode")
         self._lock = asyncio.Lock()
         self._resume_at = 0.0
         self._holders: WeakValueDictionary[Holder, asyncio.Lock] = WeakValueDictionary()
@@ -75,8 +78,9 @@ class DecodingQueue:
         async with self._holders.setdefault(holder, asyncio.Lock()), self._lock:
             await asyncio.sleep(self._resume_at - time.monotonic())
             began = time.monotonic()
+            loop = asyncio.get_running_loop()
             try:
-                return decode(data)
+                return await loop.run_in_executor(self._thread, decode, data)
             finally:
                 now = time.monotonic()
                 self._resume_at = now + PAUSE * (now - began)

@@ -1,11 +1,12 @@
 """`EmbeddingService`: vectors and scores of texts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import grpc
 import numpy as np
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from chairlift.api.errors import RequestError
@@ -54,30 +55,38 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
         self._server = server
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the service."""
+        """Register the service; `Embed` and `Classify` return encoded messages."""
+        name = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
+        encoded = {
+            "Embed": grpc.unary_unary_rpc_method_handler(self.Embed, pb.EmbedRequest.FromString),
+            "Classify": grpc.unary_unary_rpc_method_handler(
+                self.Classify, pb.ClassifyRequest.FromString
+            ),
+        }
         embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server(self, server)
+        # The last handler of a name is the one that counts.
+        server.add_registered_method_handlers(name, encoded)
 
-    async def Embed(self, request: pb.EmbedRequest, context: ServicerContext) -> pb.EmbedResponse:
-        """Return a vector for each input."""
+    async def Embed(self, request: pb.EmbedRequest, context: ServicerContext) -> bytes:
+        """Return a vector for each input, as an encoded `EmbedResponse`."""
         self._admit(request.model)
         options = EmbedOptions(request.options)
         _check_number(request.inputs, "inputs")
-        inputs = [options.request(value, f"inputs[{n}]") for n, value in enumerate(request.inputs)]
-        embeddings = []
+        inputs = []
+        for number, value in enumerate(request.inputs):
+            inputs.append(options.request(value, f"inputs[{number}]"))
+            # A million token ids must not hold the event loop together.
+            await asyncio.sleep(0)
         try:
             results = await self._pool(inputs, context)
         except RequestError as error:
             raise _NAMES.translate(error) from None
-        for result in results:
-            embeddings.append(options.embedding(result))
-            # Thousands of vectors must not hold the event loop together.
-            await asyncio.sleep(0)
-        return pb.EmbedResponse(embeddings=embeddings)
+        return await _encoded(
+            results, lambda pooled: pb.EmbedResponse(embeddings=[options.embedding(pooled)])
+        )
 
-    async def Classify(
-        self, request: pb.ClassifyRequest, context: ServicerContext
-    ) -> pb.ClassifyResponse:
-        """Return the scores of the labels for each input."""
+    async def Classify(self, request: pb.ClassifyRequest, context: ServicerContext) -> bytes:
+        """Return the scores of the labels for each input, as an encoded `ClassifyResponse`."""
         self._admit(request.model)
         _check_number(request.inputs, "inputs")
         truncate_end = optional(request, "truncate_end", False)
@@ -88,9 +97,13 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
             pooling = Pooling(PoolingTask.CLASSIFY, text_pair=pair, truncate_end=truncate_end)
             prompt = _prompt(value, f"inputs[{number}]")
             inputs.append(Request(prompt, pooling=pooling, add_special_tokens=special))
-        pooled = await self._pool(inputs, context)
+            await asyncio.sleep(0)
+        results = await self._pool(inputs, context)
         abilities = self._abilities()
-        return pb.ClassifyResponse(results=[_classification(p, abilities) for p in pooled])
+        return await _encoded(
+            results,
+            lambda pooled: pb.ClassifyResponse(results=[_classification(pooled, abilities)]),
+        )
 
     async def Rerank(
         self, request: pb.RerankRequest, context: ServicerContext
@@ -161,6 +174,23 @@ class EmbeddingServicer(embedding_pb2_grpc.EmbeddingServiceServicer):
             time_remaining=context.time_remaining,
             field=field,
         )
+
+
+async def _encoded(results: Sequence[Pooled], encode: Callable[[Pooled], Message]) -> bytes:
+    """Return the response that has all results, encoded in turns with other work.
+
+    Thousands of vectors must not hold the event loop together.
+
+    Args:
+        results: In their order.
+        encode: Returns the response that has one result alone: concatenated encoded messages are
+            one message with the fields of all.
+    """
+    encoded = []
+    for pooled in results:
+        encoded.append(encode(pooled).SerializeToString())
+        await asyncio.sleep(0)
+    return b"".join(encoded)
 
 
 class EmbedOptions:

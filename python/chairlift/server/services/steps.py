@@ -71,6 +71,60 @@ class _Ring:
         return b"".join(steps), num_dropped
 
 
+class _EncodedStep:
+    """A step, each part of which is encoded once, whatever the number of tenants."""
+
+    def __init__(
+        self, record: "StepRecord", names: list[RequestNames | None], head: pb.Step
+    ) -> None:
+        done = record.done
+        columns = zip(
+            record.rows,
+            done.work.tolist(),
+            done.num_drafts.tolist(),
+            done.num_accepted.tolist(),
+            done.finished.tolist(),
+            strict=True,
+        )
+        rows = [
+            pb.StepRow(
+                row=row,
+                num_tokens=num_tokens,
+                sampled=sampled,
+                work=_WORK[work],
+                num_drafts=drafts,
+                num_accepted=accepted,
+                finished=finished,
+            )
+            for (row, _, num_tokens, sampled), work, drafts, accepted, finished in columns
+        ]
+        self._head = head.SerializeToString()
+        self._rows = [pb.Step(rows=[row]).SerializeToString() for row in rows]
+        self._named: dict[str, list[tuple[int, bytes]]] = {}
+        """The rows of each tenant with their names, and where they are."""
+        for number, (row, name) in enumerate(zip(rows, names, strict=True)):
+            if name is not None:
+                row.handle, row.request_id = name.handle, name.request_id
+                encoded = pb.Step(rows=[row]).SerializeToString()
+                self._named.setdefault(name.tenant, []).append((number, encoded))
+
+    def of(self, tenant: str | None, preempted: list[str]) -> bytes:
+        """Return the step as an encoded `WatchStepsResponse`.
+
+        Args:
+            tenant: The rows of its requests have their names; None is no tenant.
+            preempted: Handles of its requests that were preempted.
+        """
+        rows = list(self._rows)
+        for number, row in () if tenant is None else self._named.get(tenant, ()):
+            rows[number] = row
+        # Concatenated encoded messages are one message with the fields of both.
+        step = pb.Step.FromString(self._head + b"".join(rows))
+        step.preempted_handles.extend(preempted)
+        encoded: bytes = pb.WatchStepsResponse(steps=[step]).SerializeToString()
+        return encoded
+
+
 class StepFeed:
     """The position of one watcher in the ring of its tenant."""
 
@@ -139,51 +193,26 @@ class StepFeeds:
         names = [self._live.names(engine_id) for engine_id in record.request_ids.tolist()]
         preempted = [self._live.names(engine_id) for engine_id in record.done.preempted]
         tenants = {name.tenant for name in (*names, *preempted) if name is not None}
+        step = _EncodedStep(record, names, self._head(record))
         nameless = None
         for tenant, ring in self._rings.items():
             if tenant in tenants:
-                ring.add(self._encoded(record, names, tenant))
+                ring.add(step.of(tenant, self._of_tenant(record.done.preempted, tenant)))
                 continue
             if nameless is None:
-                nameless = self._encoded(record, names, None)
+                nameless = step.of(None, [])
             ring.add(nameless)
 
-    def _encoded(
-        self, record: "StepRecord", names: list[RequestNames | None], tenant: str | None
-    ) -> bytes:
-        step = pb.Step(
+    def _head(self, record: "StepRecord") -> pb.Step:
+        """Return a step without rows and names."""
+        return pb.Step(
             step=record.step,
             start=duration((record.started_ns - self._started_ns) * 1e-9),
             duration=duration(record.duration_s),
             num_waiting=record.num_waiting,
             times=pb.StepTimes(**{k: duration(v) for k, v in _parts(record.times)}),
             num_preempted=len(record.done.preempted),
-            preempted_handles=self._of_tenant(record.done.preempted, tenant),
         )
-        done = record.done
-        columns = zip(
-            record.rows,
-            done.work.tolist(),
-            done.num_drafts.tolist(),
-            done.num_accepted.tolist(),
-            done.finished.tolist(),
-            names,
-            strict=True,
-        )
-        for (row, _, num_tokens, sampled), work, drafts, accepted, finished, name in columns:
-            entry = step.rows.add(
-                row=row,
-                num_tokens=num_tokens,
-                sampled=sampled,
-                work=_WORK[work],
-                num_drafts=drafts,
-                num_accepted=accepted,
-                finished=finished,
-            )
-            if name is not None and name.tenant == tenant:
-                entry.handle, entry.request_id = name.handle, name.request_id
-        encoded: bytes = pb.WatchStepsResponse(steps=[step]).SerializeToString()
-        return encoded
 
     def _of_tenant(self, engine_ids: list[int], tenant: str | None) -> list[str]:
         """Return the handles of a tenant's requests among some."""

@@ -20,7 +20,7 @@ let queue = null;
 let bands;
 /** Frames that came while the page is paused. @type {Frame[]} */
 let held = [];
-let state = 'connecting', reason = '', paused = false, dirty = true, sampled = 0, heard = Date.now(), worked = Date.now(), ticked = Date.now(), ticks = 0, lensTimer = 0;
+let isLong = false, state = 'connecting', reason = '', paused = false, dirty = true, sampled = 0, heard = Date.now(), worked = Date.now(), ticked = Date.now(), ticks = 0, lensTimer = 0;
 
 /** @type {Record<string, any>} */
 const tiles = {};
@@ -153,7 +153,8 @@ function showFigures() {
   fill($('tenants'), 'Tenants, last minute', ['Tenant', 'Started', 'TTFT p50', 'p99', 'Ended'], load.tenants.map((t) => [
     t.tenant || '–', num(t.num_started), ms(t.ttft_p50_ms), ms(t.ttft_p99_ms), t.reasons.map(([why, , n]) => `${why} ${num(n)}`).join(', ') || '–',
   ]));
-  if (load.num_waiting > 100) say(`${num(load.num_waiting)} requests wait`);
+  if (load.num_waiting > 100 && !isLong) say('more than 100 requests wait');
+  isLong = load.num_waiting > 100;
 }
 
 function tick() {
@@ -223,8 +224,8 @@ const canvas = $('rows');
 canvas.addEventListener('keydown', (event) => {
   const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   if (event.key in by) rows.move(...by[event.key]), showCell(true);
-  else if (event.key === 'PageUp') setLens(rows.shown.first - rows.shown.num);
-  else if (event.key === 'PageDown') setLens(rows.shown.first + rows.shown.num);
+  else if (event.key === 'PageUp') turn(-1);
+  else if (event.key === 'PageDown') turn(1);
   else if (event.key === 'Enter') choose();
   else if (event.key === 'Escape') (rows.only = rows.cursor = null), showCell();
   else return;
@@ -241,8 +242,9 @@ canvas.onpointermove = (event) => {
 };
 canvas.onpointerleave = () => document.activeElement !== canvas && ((rows.cursor = null), showCell());
 canvas.onclick = choose;
-$('up').onclick = () => setLens(rows.shown.first - rows.shown.num);
-$('down').onclick = () => setLens(rows.shown.first + rows.shown.num);
+const turn = (by) => setLens(rows.shown.first + by * rows.shown.num);
+$('up').onclick = () => turn(-1);
+$('down').onclick = () => turn(1);
 $('first').onchange = () => setLens($('first').valueAsNumber);
 $('bands').onclick = (event) => setLens((event.offsetX / $('bands').clientWidth) * rows.total - rows.shown.num / 2);
 $('login').onsubmit = (event) => {

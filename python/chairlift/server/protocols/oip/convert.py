@@ -22,6 +22,8 @@ VERSION: Final = "1"
 
 MAX_ID_BYTES: Final = 128
 _MAX_PARAMETERS: Final = 65_536
+_MAX_OUTPUTS: Final = 64
+"""Each may be named again; there are few of them."""
 
 NAMES: Final = Names(
     {
@@ -177,6 +179,8 @@ def _outputs(message: oip.ModelInferRequest, values: dict[str, Any]) -> frozense
     flags = {name.removeprefix("return_") for name, value in values.items() if value is True}
     if not message.outputs:
         return frozenset({"text_output"} | flags & OUTPUTS.keys())
+    if len(message.outputs) > _MAX_OUTPUTS:
+        raise bad("outputs", f"expected at most {_MAX_OUTPUTS}, got {len(message.outputs)}")
     for number, output in enumerate(message.outputs):
         if output.name not in OUTPUTS:
             raise bad(f"outputs[{number}].name", f"expected one of {', '.join(OUTPUTS)}")

@@ -25,6 +25,7 @@ OUTPUTS: Final = {
 }
 
 _SHAPES: Final = ((1,), (1, 1))
+_MAX_DIMENSIONS: Final = 2
 
 
 def read_inputs(message: oip.ModelInferRequest) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def read_inputs(message: oip.ModelInferRequest) -> dict[str, Any]:
             raise bad(f"{path}.name", f"{tensor.name} comes twice")
         if tensor.datatype != kind:
             raise bad(f"{path}.datatype", f"expected {kind} for {tensor.name}")
-        if tuple(tensor.shape) not in _SHAPES:
+        if len(tensor.shape) > _MAX_DIMENSIONS or tuple(tensor.shape) not in _SHAPES:
             raise bad(f"{path}.shape", "expected one element, [1] or [1, 1]")
         if tensor.parameters:
             raise unsupported(f"{path}.parameters")

@@ -108,9 +108,8 @@ async def embeddings(server: ServerContext, exchange: Exchange) -> None:
         Disconnected: The client is gone.
     """
     server.gate.admit()
-    value = await exchange.json()
     try:
-        job = embeddings_job(value, server.model_names)
+        job = await exchange.json(lambda value: embeddings_job(value, server.model_names))
         results = await _run(server, exchange, job.requests, "input")
     except RequestError as error:
         raise HttpError.of(_NAMES.translate(error)) from None

@@ -23,8 +23,8 @@ async def input_tokens(server: ServerContext, exchange: Exchange, texts: TokenTe
         Disconnected: The client is gone.
     """
     server.gate.admit()
-    value = await exchange.json()
-    job = responses_job(value, server.model_names, texts, exchange.tenant)
+    served, tenant = server.model_names, exchange.tenant
+    job = await exchange.json(lambda value: responses_job(value, served, texts, tenant))
     chat = job.requests[0].prompt
     assert isinstance(chat, Chat), "invariant: the prompt of a response is a conversation"
     engine = server.gate.engine()

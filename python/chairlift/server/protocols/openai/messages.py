@@ -22,10 +22,18 @@ _WITHOUT_EFFECT_OF_PART: Final = (
 
 def chat_messages(body: Fields) -> list[types.ChatMessage]:
     """Take the messages of a chat completion."""
-    messages = [_message(fields) for fields in body.objects("messages", MAX_MESSAGES)]
+    messages: list[types.ChatMessage] = []
+    num_calls = 0
+    for fields in body.objects("messages", MAX_MESSAGES):
+        message = _message(fields)
+        num_calls += len(message.tool_calls)
+        if num_calls > MAX_MESSAGES:
+            text = f"messages: expected at most {MAX_MESSAGES} function calls, got more"
+            raise RequestError(Reason.BAD_PARAMETER, text, field="messages")
+        messages.append(message)
     if not messages:
-        message = "messages: expected at least one message, got none"
-        raise RequestError(Reason.BAD_PARAMETER, message, field="messages")
+        text = "messages: expected at least one message, got none"
+        raise RequestError(Reason.BAD_PARAMETER, text, field="messages")
     return messages
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from chairlift.api import types
 from chairlift.api.checks import check_count
 from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
-from chairlift.server.convert.messages import OutputOptions, check_model
+from chairlift.server.convert.messages import LOGPROBS_INTERVAL, OutputOptions, check_model
 from chairlift.server.protocols.openai.fields import Fields, unsupported
 
 NAMES: Final = {
@@ -129,10 +129,6 @@ def stop_ids(request: types.Request) -> frozenset[int]:
     return frozenset(i for i in ids if isinstance(i, int)) if isinstance(ids, list) else frozenset()
 
 
-_LOGPROBS_INTERVAL: Final = 8
-"""Tokens that are delivered at a time to an answer that is sent whole."""
-
-
 def output(
     *,
     stream: bool,
@@ -157,7 +153,7 @@ def output(
         token_ids=logprobs or counts,
         logprobs=logprobs,
         timeline=False,
-        interval=1 if stream else _LOGPROBS_INTERVAL if logprobs else 0,
+        interval=1 if stream else LOGPROBS_INTERVAL if logprobs else 0,
         num_candidates=num_candidates,
         echo=echo,
         prompt_logprobs=echo and logprobs,

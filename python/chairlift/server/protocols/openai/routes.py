@@ -73,8 +73,8 @@ class _Api:
         """Answer a request for text."""
         # Before the body: a server that takes no request reads none.
         self._server.gate.admit()
-        value = await exchange.json()
-        job = to_job(value, self._server.model_names, self._texts, exchange.tenant)
+        served, texts, tenant = self._server.model_names, self._texts, exchange.tenant
+        job = await exchange.json(lambda value: to_job(value, served, texts, tenant))
         await serve(self._server, exchange, job)
 
     async def input_tokens(self, exchange: Exchange) -> None:

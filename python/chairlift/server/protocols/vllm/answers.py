@@ -31,9 +31,11 @@ class EngineCall(ConvertedCall):
         request: types.Request,
         output: OutputOptions,
         label: str,
+        *,
+        is_stream: bool,
     ) -> None:
         super().__init__(server, outbox, context, request, output, label)
-        self._is_stream = output.interval > 0
+        self._is_stream = is_stream
         self._num_prompt_tokens = 0
         self._answers: dict[int, pb.Tokens] = {}
         """Ids and log probabilities of answers that are sent whole."""

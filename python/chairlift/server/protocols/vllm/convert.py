@@ -13,7 +13,11 @@ from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
 from chairlift.engine.prepare.stopping import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.server.convert.fields import bad, optional, unsupported
-from chairlift.server.convert.messages import OutputOptions, check_request_id
+from chairlift.server.convert.messages import (
+    LOGPROBS_INTERVAL,
+    OutputOptions,
+    check_request_id,
+)
 from chairlift.server.protocols.names import Names
 from chairlift.server.protocols.stubs import vllm_engine_pb2 as vllm
 
@@ -79,7 +83,8 @@ def to_request(
         token_ids=True,
         logprobs=with_logprobs,
         timeline=False,
-        interval=1 if message.stream else 0,
+        # Those of a whole answer come as they are computed: they take long to convert at its end.
+        interval=1 if message.stream else LOGPROBS_INTERVAL if with_logprobs else 0,
         num_candidates=params.logprobs,
     )
     return request, output

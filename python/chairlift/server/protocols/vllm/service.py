@@ -57,7 +57,15 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         try:
             converted, output = to_request(request, tenant=tenant, limits=limits)
             with server.outboxes.open() as outbox:
-                call = EngineCall(server, outbox, context, converted, output, request.request_id)
+                call = EngineCall(
+                    server,
+                    outbox,
+                    context,
+                    converted,
+                    output,
+                    request.request_id,
+                    is_stream=request.stream,
+                )
                 await call.run()
         except RequestError as error:
             raise NAMES.translate(error) from None
