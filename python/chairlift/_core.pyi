@@ -580,6 +580,16 @@ class Load:
     num_prefix_queries: int
     """Full prompt blocks looked up, and found, since the start."""
     num_prefix_hits: int
+    num_prefix_hit_tokens: int
+    """Prompt tokens that need not be computed for it, since the start."""
+    num_waiting_step: int
+    """Waiting requests by what they wait for, as `Waiting.cause` says; the suspended ones are
+    `num_waiting_suspended`."""
+    num_waiting_row: int
+    num_waiting_blocks: int
+    num_waiting_budget: int
+    num_waiting_policy: int
+    num_waiting_share: int
     num_state_snapshots: int
     """Of recurrent states, that requests can begin with."""
     num_waiting_tokens: int
@@ -836,6 +846,22 @@ class Scheduler:
     def load(self) -> Load: ...
     def explain(self, request_id: int) -> Waiting | None:
         """Tells how a request stands; None if it has ended or never was."""
+
+    def waiting_of(self, tenant: str, most: int) -> tuple[list[tuple[int, Waiting]], int]:
+        """Returns the waiting requests of a tenant in the order of the queue.
+
+        Returns:
+            The first `most` of them by id, and how many there are. Takes time in `most`, and in the
+            number of preempted requests, suspended requests and tenants.
+        """
+
+    def block_map(self, tenant: str) -> bytes:
+        """Returns how the KV blocks are used, `[C, 5]` of 32 bits, over at most 512 equal cells.
+
+        Returns:
+            Of each cell: blocks held by requests, of these those of the tenant, of these those that
+            several share, blocks that only the prefix cache knows, and free ones. O(cells).
+        """
 
     def check_invariants(self) -> None:
         """Raises InvariantError if the state is broken; O(blocks)."""

@@ -10,12 +10,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from chairlift import _core
 from chairlift.api.config import EngineSettings, engine_config
 from chairlift.api.errors import EngineDownError, EngineState, Reason, refusal
 from chairlift.api.types import Change, Event, Request, Waiting
+from chairlift.core.tenant_view import TenantView
 from chairlift.engine.adapter_changes import AdapterChanges
 from chairlift.engine.deliveries import Deliveries
 from chairlift.engine.engine import Engine
@@ -35,6 +36,8 @@ JOIN_TIMEOUT_S = 5.0
 
 EXPLAIN_TIMEOUT_S = 5.0
 """How long `explain` waits for the engine thread, which answers between two steps."""
+
+Answer = TypeVar("Answer")
 
 _PAUSE = Change(paused=True)
 _RESUME = Change(paused=False)
@@ -293,7 +296,23 @@ class AsyncEngine:
             ids = [handle.engine_id for handle in handles]
             return [None if number is None else engine.explain(number) for number in ids]
 
-        answer = asyncio.wrap_future(self._running().call(explain))
+        return await self._ask(explain)
+
+    async def view(self, tenant: str, max_listed: int) -> TenantView:
+        """Return the queue and the KV cache as a tenant may see them.
+
+        Args:
+            tenant: Whose waiting requests are listed.
+            max_listed: How many of them.
+
+        Raises:
+            RequestError: As `explain`.
+        """
+        return await self._ask(lambda engine: engine.view(tenant, max_listed))
+
+    async def _ask(self, question: Callable[[Engine], Answer]) -> Answer:
+        """Return what the engine answers between two steps."""
+        answer = asyncio.wrap_future(self._running().call(question))
         try:
             return await asyncio.wait_for(answer, EXPLAIN_TIMEOUT_S)
         except TimeoutError:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from chairlift import _core
 from chairlift.api.config import Drafts, EngineConfig
 from chairlift.api.errors import EngineDownError, Reason, refusal
-from chairlift.api.types import RequestState, WaitCause, Waiting
+from chairlift.api.types import Waiting
 from chairlift.core.events import core_refusal
 from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import PlanView
 from chairlift.core.scheduler import nanoseconds, new_scheduler
+from chairlift.core.tenant_view import TenantView, to_waiting
 from chairlift.engine.loading.loaded import LoadedModel
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 
@@ -187,15 +188,12 @@ class Core:
         """Return why a request waits; None if it has ended or never was."""
         with self.guarded():
             waiting = self.scheduler.explain(request_id)
-        if waiting is None:
-            return None
-        return Waiting(
-            state=RequestState(waiting.state),
-            cause=None if waiting.cause is None else WaitCause(waiting.cause),
-            num_before=waiting.num_before,
-            num_computed_tokens=waiting.num_computed_tokens,
-            num_tokens=waiting.num_tokens,
-        )
+        return None if waiting is None else to_waiting(waiting)
+
+    def view(self, tenant: str, max_listed: int) -> TenantView:
+        """Return the queue and the KV cache as a tenant may see them."""
+        with self.guarded():
+            return TenantView.of(self.scheduler, tenant, max_listed)
 
     def adapter_users(self, slot: int) -> list[int]:
         """Return the requests that keep the slot of an adapter in use."""

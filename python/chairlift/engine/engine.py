@@ -30,6 +30,7 @@ from chairlift.api.types import (
     Waiting,
 )
 from chairlift.core.events import CoreEvent, SampledLogprobs, to_event
+from chairlift.core.tenant_view import TenantView
 from chairlift.engine.answer_all import answer_all
 from chairlift.engine.loading.load import load_model, new_preparer, set_threads
 from chairlift.engine.loading.loaded import Loader, OnProgress
@@ -253,6 +254,15 @@ class Engine:
     def explain(self, request_id: int) -> Waiting | None:
         """Tell why a request waits; None if it has ended or never was."""
         return self.stepper.core.explain(request_id)
+
+    def view(self, tenant: str, max_listed: int) -> TenantView:
+        """Return the queue and the KV cache as a tenant may see them.
+
+        Args:
+            tenant: Whose waiting requests are listed.
+            max_listed: How many of them.
+        """
+        return self.stepper.core.view(tenant, max_listed)
 
     def abort_waiting(self, reason: str) -> None:
         """End the requests that never ran, as `abort`."""

@@ -14,6 +14,7 @@
 //! [`Config::most_indices`] of it, however long it grows: no more is promised, and a hit needs no more.
 
 mod admit;
+mod block_map;
 mod block_pool;
 mod block_table;
 mod check;
@@ -23,14 +24,18 @@ mod prefix_cache;
 mod snapshots;
 mod swap;
 
-pub use self::prefix_cache::{Adapter, Namespace};
 use self::{
-    block_pool::BlockPool, prefix_cache::PrefixCache, snapshots::Snapshots, swap::HostPool,
+    block_map::BlockMap, block_pool::BlockPool, prefix_cache::PrefixCache, snapshots::Snapshots,
+    swap::HostPool,
+};
+pub use self::{
+    block_map::{CellUse, MAX_CELLS},
+    prefix_cache::{Adapter, Namespace},
 };
 pub(crate) use self::{block_table::BlockTable, check::TableUse};
 use crate::{
     config::{Config, KvGroup},
-    ids::{BlockId, NULL_BLOCK},
+    ids::{BlockId, NULL_BLOCK, Tenant},
 };
 
 /// A KV group as the cache knows it.
@@ -45,6 +50,7 @@ struct Group {
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
     pool: BlockPool,
+    map: BlockMap,
     prefix_cache: PrefixCache,
     block_size: usize,
     groups: Vec<Group>,
@@ -69,6 +75,7 @@ impl KvCache {
         let num_groups = config.kv_groups.len();
         Self {
             pool: BlockPool::new(config.num_blocks),
+            map: BlockMap::new(config.num_blocks),
             prefix_cache: PrefixCache::new(config.hash_key, num_groups, config.num_blocks),
             block_size: config.block_size,
             groups: groups.collect(),
@@ -81,14 +88,21 @@ impl KvCache {
         }
     }
 
-    /// An empty table with memory for the blocks of `num_tokens`.
-    pub(crate) fn new_table(&self, namespace: &Namespace, num_tokens: usize) -> BlockTable {
+    /// An empty table of a tenant with memory for the blocks of `num_tokens`.
+    pub(crate) fn new_table(
+        &self,
+        namespace: &Namespace,
+        tenant: Tenant,
+        num_tokens: usize,
+    ) -> BlockTable {
         let root = self.prefix_cache.root(namespace);
-        BlockTable::new(
-            self.groups.len(),
-            num_tokens.div_ceil(self.block_size),
-            root,
-        )
+        let num_indices = num_tokens.div_ceil(self.block_size);
+        BlockTable::new(self.groups.len(), num_indices, root, tenant)
+    }
+
+    /// How the blocks are used, by cells; `own` is the tenant's.
+    pub(crate) fn block_map(&self, tenant: Option<Tenant>) -> Vec<CellUse> {
+        self.map.cells(tenant)
     }
 
     /// Blocks that can be in use, and those that are not.
@@ -227,7 +241,7 @@ impl KvCache {
         }
         for _ in table.num_indices()..num_indices {
             for group in 0..self.groups.len() {
-                let block = self.allocate();
+                let block = self.allocate(table.tenant);
                 table.groups[group].blocks.push(block);
             }
         }
@@ -256,16 +270,26 @@ impl KvCache {
         for group_blocks in &mut table.groups {
             for block in group_blocks.blocks.drain(num_indices..) {
                 self.pool.release(block, true);
+                let references = self.pool.num_references(block);
+                self.map.release(block, references, false);
             }
         }
         table.cut(num_indices);
     }
 
-    fn allocate(&mut self) -> BlockId {
+    fn allocate(&mut self, tenant: Tenant) -> BlockId {
         let block = self.pool.allocate();
         let block = block.expect("invariant: available blocks are free");
         self.forget(block);
+        self.map.hold(block, 1, tenant);
         block
+    }
+
+    /// One more table of a tenant owns a block.
+    fn share(&mut self, block: BlockId, tenant: Tenant) {
+        self.pool.share(block);
+        let references = self.pool.num_references(block);
+        self.map.hold(block, references, tenant);
     }
 
     /// A block is not found any more, nor the state behind it.
@@ -274,6 +298,9 @@ impl KvCache {
             && let Some(snapshots) = &mut self.snapshots
         {
             snapshots.forget(&hash);
+        }
+        if self.pool.num_references(block) == 0 {
+            self.map.release(block, 0, false);
         }
     }
 
@@ -327,9 +354,11 @@ impl KvCache {
                 let block = std::mem::replace(block_index, NULL_BLOCK);
                 group_blocks.num_freed += 1;
                 table.is_dirty = true;
-                self.pool
-                    .release(block, !self.prefix_cache.is_published(block));
-                num_free += usize::from(self.pool.num_references(block) == 0);
+                let is_published = self.prefix_cache.is_published(block);
+                self.pool.release(block, !is_published);
+                let references = self.pool.num_references(block);
+                self.map.release(block, references, is_published);
+                num_free += usize::from(references == 0);
             }
         }
         let missing = self.outstanding(table, num_tokens) - table.promised;
@@ -344,8 +373,10 @@ impl KvCache {
             for group_blocks in &table.groups {
                 if block_index >= group_blocks.num_freed {
                     let block = group_blocks.blocks[block_index];
-                    self.pool
-                        .release(block, !self.prefix_cache.is_published(block));
+                    let is_published = self.prefix_cache.is_published(block);
+                    self.pool.release(block, !is_published);
+                    let references = self.pool.num_references(block);
+                    self.map.release(block, references, is_published);
                 }
             }
         }

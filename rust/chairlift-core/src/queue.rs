@@ -91,6 +91,22 @@ impl Queue {
         self.preempted.len()
     }
 
+    /// Requests that never ran.
+    pub(crate) fn num_new(&self) -> usize {
+        self.num_new
+    }
+
+    /// The same of a tenant.
+    pub(crate) fn num_new_of(&self, tenant: Tenant) -> usize {
+        self.lines.get(tenant as usize).map_or(0, BTreeSet::len)
+    }
+
+    /// These, in order.
+    pub(crate) fn new_of(&self, tenant: Tenant) -> impl Iterator<Item = RequestId> + '_ {
+        let line = self.lines.get(tenant as usize);
+        line.into_iter().flatten().map(Place::request)
+    }
+
     pub(crate) fn front(&self) -> Option<RequestId> {
         let preempted = self.preempted.first();
         preempted
@@ -183,6 +199,11 @@ impl Queue {
             let behind = (Bound::Included(place), Bound::Unbounded);
             line.len() - line.range(behind).count()
         });
+        self.num_before_own(tenant, own)
+    }
+
+    /// The same of one that has so many of its tenant before it. Takes time in the number of tenants that wait.
+    pub(crate) fn num_before_own(&self, tenant: Tenant, own: usize) -> usize {
         let others = self.contenders.iter().filter(|&&other| other != tenant);
         let others = others.map(|&other| {
             let goes_first = self.shares.served(other) <= self.shares.served(tenant);

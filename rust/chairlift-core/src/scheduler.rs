@@ -39,6 +39,7 @@ mod states;
 mod step;
 mod step_record;
 mod waiting;
+mod waiting_list;
 mod yielding;
 
 use std::{collections::VecDeque, sync::Arc};
@@ -53,6 +54,7 @@ pub use self::{
     load::Load,
     step::Next,
     step_record::{RowRecord, RowWork, StepRecord},
+    waiting_list::WaitingList,
 };
 pub use crate::ids::StepId;
 use crate::{
@@ -141,6 +143,7 @@ struct Counters {
     num_swapped_tokens: u64,
     num_prefix_queries: u64,
     num_prefix_hits: u64,
+    num_prefix_hit_tokens: u64,
 }
 
 impl Scheduler {

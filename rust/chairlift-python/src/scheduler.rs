@@ -303,6 +303,19 @@ impl Scheduler {
         self.inner.explain(RequestId(request_id)).map(Waiting::from)
     }
 
+    fn waiting_of(&self, tenant: &str, most: usize) -> (Vec<(u64, Waiting)>, usize) {
+        let list = self.inner.waiting_of(tenant, most);
+        let requests = list.requests.into_iter();
+        let requests = requests.map(|(RequestId(id), explanation)| (id, explanation.into()));
+        (requests.collect(), list.num_waiting)
+    }
+
+    fn block_map<'py>(&self, py: Python<'py>, tenant: &str) -> Bound<'py, PyBytes> {
+        let cells = self.inner.block_map(tenant).into_iter();
+        let packed = cells.map(|cell| [cell.held, cell.own, cell.shared, cell.cached, cell.free]);
+        PyBytes::new(py, bytemuck::cast_slice(&packed.collect::<Vec<_>>()))
+    }
+
     #[getter]
     fn num_waiting(&self) -> usize {
         self.inner.num_waiting()

@@ -61,13 +61,15 @@ impl KvCache {
             return false;
         }
         // Before anything is allocated, which takes blocks without owners.
-        start.known().for_each(|block| self.pool.share(block));
+        start
+            .known()
+            .for_each(|block| self.share(block, table.tenant));
         for (i, &source) in start.sources.iter().enumerate() {
             let block = match source {
                 Source::Unseen => NULL_BLOCK,
                 Source::Known(block) => block,
                 Source::Host(host) => {
-                    let block = self.allocate();
+                    let block = self.allocate(table.tenant);
                     self.host.copy_in(host, block);
                     block
                 }

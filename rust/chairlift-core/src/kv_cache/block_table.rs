@@ -11,7 +11,7 @@
 //! ```
 
 use super::prefix_cache::BlockHash;
-use crate::ids::{BlockId, HostBlock, NULL_BLOCK, Snapshot};
+use crate::ids::{BlockId, HostBlock, NULL_BLOCK, Snapshot, Tenant};
 
 /// The blocks of one KV group.
 #[derive(Clone, Debug, Default)]
@@ -68,6 +68,8 @@ pub(crate) struct BlockTable {
     /// Names of the full blocks known so far; kept when the blocks are released, since tokens never change.
     pub(super) hashes: Vec<BlockHash>,
     root: BlockHash,
+    /// Whose its blocks are.
+    pub(super) tenant: Tenant,
     /// Blocks that this request may still allocate without asking.
     pub(super) promised: usize,
     /// What was computed before it lost its blocks.
@@ -82,7 +84,12 @@ pub(crate) struct BlockTable {
 
 impl BlockTable {
     /// A table without blocks, with memory for `num_indices` of them in each group.
-    pub(super) fn new(num_groups: usize, num_indices: usize, root: BlockHash) -> Self {
+    pub(super) fn new(
+        num_groups: usize,
+        num_indices: usize,
+        root: BlockHash,
+        tenant: Tenant,
+    ) -> Self {
         let group_blocks = || GroupBlocks {
             blocks: Vec::with_capacity(num_indices),
             ..GroupBlocks::default()
@@ -94,6 +101,7 @@ impl BlockTable {
             groups: (0..num_groups).map(|_| group_blocks()).collect(),
             hashes: Vec::with_capacity(num_indices),
             root,
+            tenant,
             num_published: 0,
             promised: 0,
             shares_tail: false,

@@ -36,7 +36,7 @@ impl KvCache {
         self.check_host(tables.iter().copied())?;
         let mut references = vec![0; self.pool.num_blocks() + 1];
         let mut promised = 0;
-        for table in tables {
+        for &table in &tables {
             table
                 .blocks()
                 .for_each(|block| references[block as usize] += 1);
@@ -68,6 +68,13 @@ impl KvCache {
                 "block {block}: {counted} references, {owners} in tables"
             );
         }
+        let owners = tables.iter().flat_map(|table| {
+            let blocks = table.blocks();
+            blocks.map(|block| (block, table.tenant))
+        });
+        let is_published = |block| self.prefix_cache.is_published(block);
+        self.map
+            .check_invariants(&references, is_published, owners)?;
         ensure!(
             promised == self.promised,
             "{promised} blocks are promised, {} counted",

@@ -17,6 +17,8 @@ impl KvCache {
                 .resize(group_blocks.num_freed, NULL_BLOCK);
             for &block in &from.blocks[group_blocks.num_freed..num_indices] {
                 self.pool.share(block);
+                let references = self.pool.num_references(block);
+                self.map.hold(block, references, table.tenant);
                 group_blocks.blocks.push(block);
             }
         }
@@ -46,7 +48,7 @@ impl KvCache {
             let tail = tail.expect("invariant: a shared block is there");
             if self.num_owners(*tail) > 1 {
                 let source = std::mem::replace(tail, NULL_BLOCK);
-                *tail = self.allocate();
+                *tail = self.allocate(table.tenant);
                 self.copies.push((source, *tail));
                 self.copied.push(source);
             } else {
@@ -59,6 +61,9 @@ impl KvCache {
     pub(crate) fn release_copied(&mut self) {
         for source in self.copied.drain(..) {
             self.pool.release(source, false);
+            let references = self.pool.num_references(source);
+            let is_published = self.prefix_cache.is_published(source);
+            self.map.release(source, references, is_published);
         }
     }
 

@@ -74,6 +74,11 @@ impl Shares {
         tenant
     }
 
+    /// The tenant of this name; None if it has no requests and no debt is remembered.
+    pub(crate) fn find(&self, name: &str) -> Option<Tenant> {
+        self.by_name.get(name).copied()
+    }
+
     /// One more request of a tenant that has some.
     pub(crate) fn enter_again(&mut self, tenant: Tenant) {
         self.entries[tenant as usize].num_live += 1;

@@ -132,6 +132,11 @@ impl WaitClock {
         }
     }
 
+    /// Whose turn it is; None concerns all alike.
+    pub(crate) fn turn(&self) -> Option<Tenant> {
+        self.turn
+    }
+
     /// What stops a request now.
     pub(crate) fn cause(&self, waiter: Waiter) -> WaitCause {
         match waiter {

@@ -33,8 +33,8 @@ impl Scheduler {
             self.deadlines.push(time, request);
         }
         let num_tokens = new.prompt.len() + new.max_tokens.min(ROOM_AHEAD);
-        let table = self.kv.new_table(&new.namespace, num_tokens);
         let tenant = self.queue.shares.enter(&new.namespace.tenant);
+        let table = self.kv.new_table(&new.namespace, tenant, num_tokens);
         let start_by = self.start_by(new.prompt.len(), new.queue_deadline, new.first_token_by);
         let (credit, num_prompt) = (new.credit, new.prompt.len());
         let mut parent = Request::new(request, now, new, self.max_context_len, table, tenant);

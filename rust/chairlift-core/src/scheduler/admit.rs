@@ -152,6 +152,7 @@ impl StepBuilder<'_> {
                 scheduler.counters.num_prefix_queries +=
                     ((request.num_prompt - 1) / block_size) as u64;
                 scheduler.counters.num_prefix_hits += num_hits as u64;
+                scheduler.counters.num_prefix_hit_tokens += start as u64;
             }
         }
         plan.assign(row, slot, request.index, start, request.adapter);

@@ -41,24 +41,33 @@ impl Scheduler {
         // Of several the one that is furthest from its end: a sibling that waits for its parent does as the parent does.
         let leads = sequences.filter(|sequence| sequence.parent.is_none());
         let request = leads.min_by_key(|sequence| (sequence.row().is_some(), sequence.index))?;
+        Some(self.explanation(request, self.num_before(request)))
+    }
+
+    /// Requests before one in the queue, were it to go on if it is suspended.
+    pub(super) fn num_before(&self, request: &Request) -> usize {
+        match request.origin() {
+            None => 0,
+            Some(Origin::Fresh) => self.queue.num_before(request.tenant, request.place()),
+            Some(Origin::Preempted) => self.queue.num_preempted_before(request.place()),
+        }
+    }
+
+    /// What a request does and waits for, which has so many before it.
+    pub(super) fn explanation(&self, request: &Request, num_before: usize) -> Explanation {
         let state = match request.state {
             _ if request.is_suspended() => RequestState::Suspended,
             State::Running { .. } => RequestState::Running,
             _ => RequestState::Waiting,
         };
         let runs = state == RequestState::Running;
-        let num_before = match request.origin() {
-            None => 0,
-            Some(Origin::Fresh) => self.queue.num_before(request.tenant, request.place()),
-            Some(Origin::Preempted) => self.queue.num_preempted_before(request.place()),
-        };
-        Some(Explanation {
+        Explanation {
             state,
             cause: (!runs).then(|| self.wait_clock.cause(waiter(request))),
             num_before,
             num_computed: request.num_computed,
             num_tokens: request.tokens.len(),
-        })
+        }
     }
 
     /// Begins to measure the wait of a request, as it waits now.

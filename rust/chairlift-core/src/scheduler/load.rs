@@ -1,7 +1,7 @@
 //! The load: what the scheduler holds now, and counts since it started.
 
 use super::Scheduler;
-use crate::{ids::Slot, request::Request};
+use crate::{ids::Slot, queue::WaitCause, request::Request};
 
 /// Passes the counts of [`Load`] to a macro, so that the bindings declare the same ones without a list of their own.
 #[macro_export]
@@ -36,6 +36,15 @@ macro_rules! with_load_counts {
             /// Full prompt blocks of admitted requests since the start, and how many of them the prefix cache had.
             num_prefix_queries: u64,
             num_prefix_hits: u64,
+            /// Prompt tokens of admitted requests that need not be computed for it, since the start.
+            num_prefix_hit_tokens: u64,
+            /// Waiting requests by what they wait for; those that wait as they are suspended are `num_waiting_suspended`.
+            num_waiting_step: usize,
+            num_waiting_row: usize,
+            num_waiting_blocks: usize,
+            num_waiting_budget: usize,
+            num_waiting_policy: usize,
+            num_waiting_share: usize,
             /// Snapshots of recurrent states that requests can begin with.
             num_state_snapshots: usize,
         }
@@ -75,6 +84,7 @@ impl Scheduler {
             let request = self.slots.get(**slot);
             request.is_some_and(Request::is_suspended)
         };
+        let by_cause = self.num_by_cause();
         Load {
             num_waiting: self.num_waiting(),
             num_waiting_tokens: self.num_waiting_tokens,
@@ -93,6 +103,13 @@ impl Scheduler {
             num_swapped_tokens: self.counters.num_swapped_tokens,
             num_prefix_queries: self.counters.num_prefix_queries,
             num_prefix_hits: self.counters.num_prefix_hits,
+            num_prefix_hit_tokens: self.counters.num_prefix_hit_tokens,
+            num_waiting_step: by_cause[WaitCause::Step as usize],
+            num_waiting_row: by_cause[WaitCause::Row as usize],
+            num_waiting_blocks: by_cause[WaitCause::Blocks as usize],
+            num_waiting_budget: by_cause[WaitCause::Budget as usize],
+            num_waiting_policy: by_cause[WaitCause::Policy as usize],
+            num_waiting_share: by_cause[WaitCause::Share as usize],
             num_state_snapshots: self.kv.num_state_snapshots(),
         }
     }

@@ -1,6 +1,7 @@
 //! All tests of the public core in one binary: the fake model is compiled once, not once per file.
 
 mod answers;
+mod block_map;
 mod changes;
 mod draft_model;
 mod drafts;
@@ -19,5 +20,6 @@ mod states;
 mod step_records;
 mod suspended;
 mod swap;
+mod waiting_list;
 mod windows;
 mod yielding;
