@@ -18,6 +18,7 @@ from chairlift.cli.top_state import PARTS, TopState
 from chairlift.cli.top_view import TopView, as_json
 from chairlift.client import connect
 from chairlift.v1 import server_pb2 as pb
+from chairlift.v1.generation_pb2 import WAIT_CAUSE_ROW, WAIT_CAUSE_SHARE
 from rich.console import Console
 
 from tests.cli.conftest import Run, environment
@@ -112,6 +113,22 @@ def test_tenants_have_times_to_the_first_token_and_errors(width: int) -> None:
         assert head.split() == ["last", "minute", "tokens/s", "TTFT", "p99", "ended", "errors"]
         assert ann == ["ann", "0", "120", "ms", "1.25", "s", "13", "3", "QUOTA_EXCEEDED"]
     assert bob[-1] == "0"
+
+
+def test_waiting_requests_have_causes_and_blocks_that_are_shared_are_counted() -> None:
+    state = filled()
+    load = state.load
+    assert load is not None
+    load.waiting_by_cause.add(cause=WAIT_CAUSE_ROW, count=1200)
+    load.waiting_by_cause.add(cause=WAIT_CAUSE_SHARE, count=34)
+    load.block_map.shared.extend([4, 3])
+    load.block_map.own.extend([9, 0])
+    text = text_of(state, 160, 40)
+    assert "1,234 waiting, for 1,200 row, 34 share, 567,890 of their tokens" in text
+    assert "7 shared" in text
+    found = json.loads(json.dumps(as_json(state)))
+    assert found["waiting_by_cause"] == {"row": 1200, "share": 34}
+    assert (found["num_shared_blocks"], found["num_own_blocks"]) == (7, 9)
 
 
 def test_many_tenants_are_counted_and_leave_the_rows_their_place() -> None:

@@ -13,7 +13,7 @@ from chairlift.api.config import EngineConfig
 from chairlift.engine.loading import draft
 from chairlift.server.calls.registry import LiveRequest
 from chairlift.server.ops.health import MAX_WATCHES
-from chairlift.server.services.server_service import to_load
+from chairlift.server.services.overview import to_load
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2, tokenizer_pb2
 from google.protobuf import descriptor_pb2, duration_pb2
@@ -221,9 +221,42 @@ def test_every_count_of_the_scheduler_is_reported():
     counts = [name for name in dir(_core.Load) if name.startswith("num_")]
     load = dict(zip(counts, itertools.count(1)))
     message = to_load(SimpleNamespace(**load))
-    assert {field.name: value for field, value in message.ListFields()} == load
-    fields = set(server_pb2.Load.DESCRIPTOR.fields_by_name)
-    assert fields == {*counts, "num_steps", "tenants"}
+    found = {field.name: value for field, value in message.ListFields() if not field.message_type}
+    entries = message.waiting_by_cause
+    causes = {pb.WaitCause.Name(entry.cause): entry.count for entry in entries}
+    for name, count in causes.items():
+        found[f"num_waiting_{name.removeprefix('WAIT_CAUSE_').lower()}"] = count
+    assert found == load
+    fields = {f.name for f in server_pb2.Load.DESCRIPTOR.fields if f.message_type is None}
+    assert fields == {name for name in counts if name in fields} | {"num_steps"}
+    assert len(causes) == len(pb.WaitCause.items()) - 1
+
+
+async def test_a_load_has_the_map_of_the_blocks_if_it_is_asked_for(serve):
+    async with serve(prefix_cache=True) as server:
+        plain = (await server.info.GetLoad(server_pb2.GetLoadRequest())).load
+        assert not plain.HasField("block_map")
+        call = await server.say(start("a", max_tokens=40))
+        assert call.end("a").HasField("finished")
+        load = (await server.info.GetLoad(server_pb2.GetLoadRequest(block_map=True))).load
+        cells = load.block_map
+        assert sum(cells.held) + sum(cells.cached) + sum(cells.free) == load.num_blocks
+        assert sum(cells.held) == 0
+        assert sum(cells.cached) == load.num_cached_blocks > 0
+        watch = server.info.WatchLoad(server_pb2.WatchLoadRequest(block_map=True))
+        assert list((await watch.read()).load.block_map.free) == list(cells.free)
+        watch.cancel()
+
+
+async def test_a_load_has_the_times_between_tokens_once_there_were_some(serve):
+    async with serve() as server:
+        load = (await server.info.GetLoad(server_pb2.GetLoadRequest())).load
+        assert not load.HasField("inter_token_latency_p50")
+        await server.say(start("a", max_tokens=40))
+        load = (await server.info.GetLoad(server_pb2.GetLoadRequest())).load
+        median, slowest = load.inter_token_latency_p50, load.inter_token_latency_p99
+        # A step takes a millisecond at least.
+        assert 1_000 <= median.ToMicroseconds() <= slowest.ToMicroseconds()
 
 
 def test_a_memory_plan_takes_settings_by_their_names():

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import grpc
-from chairlift.server.services.server_service import FEATURES
+from chairlift.server.services.overview import FEATURES
 from chairlift.v1 import admin_pb2, embedding_pb2, generation_pb2, server_pb2, tokenizer_pb2
 from chairlift.v1 import generation_pb2 as pb
 

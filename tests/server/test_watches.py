@@ -11,7 +11,7 @@ import pytest
 from chairlift.api.types import Sampling, Stopping
 from chairlift.server.calls.registry import Registry, RequestNames
 from chairlift.server.services import steps
-from chairlift.server.services.server_service import MAX_WATCHES
+from chairlift.server.services.overview import MAX_WATCHES
 from chairlift.v1 import server_pb2, server_pb2_grpc
 
 from tests.server.connection import Status, start

@@ -186,7 +186,7 @@ async def _watch(client: "AsyncClient", state: TopState, interval_s: float) -> A
     following = asyncio.create_task(follow())
     try:
         number = 0
-        async for load in client.watch_load(interval_s):
+        async for load in client.watch_load(interval_s, block_map=True):
             # A server listens before its model is loaded.
             if state_name(state) == "starting":
                 state.info = await client.server_info()

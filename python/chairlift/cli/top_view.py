@@ -1,7 +1,7 @@
 """The view of `chairlift top`: gauges, tenants, and the request in each row, step by step."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.styled import Styled
@@ -15,6 +15,9 @@ from chairlift.cli.top_text import fitted, shown
 from chairlift.cli.watched_steps import WatchedTimeline
 from chairlift.timeline.colours import colour_of
 from chairlift.timeline.values import PARTS
+
+if TYPE_CHECKING:
+    from chairlift.v1 import server_pb2 as pb
 
 _LABEL: Final = 24
 _HEAD: Final = 11
@@ -91,6 +94,8 @@ class TopView:
         held = [("#4e79a7", load.num_running), ("#d4a72c", load.num_rows_held - load.num_running)]
         words = [f"{load.num_running} of {limit} running", f"{load.num_waiting:,} waiting"]
         if load.num_waiting:
+            causes = ", ".join(f"{count:,} {cause}" for cause, count in waiting_by_cause(load))
+            words += [f"for {causes}"] if causes else []
             words.append(f"{load.num_waiting_tokens:,} of their tokens")
         yield "rows", _bar(held, limit, width), words
         slots = used * info.block_size
@@ -98,7 +103,10 @@ class TopView:
         blocks = [("#4e79a7", used), ("#3aa6a0", free_cached)]
         share = used / max(1, load.num_blocks)
         words = [f"{share:.0%} of {load.num_blocks:,} blocks", f"{load.num_cached_blocks:,} cached"]
-        yield "KV", _bar(blocks, load.num_blocks, width), [*words, f"{waste:.0%} unwritten"]
+        words.append(f"{waste:.0%} unwritten")
+        if load.HasField("block_map"):
+            words.append(f"{sum(load.block_map.shared):,} shared")
+        yield "KV", _bar(blocks, load.num_blocks, width), words
         hits = load.num_prefix_hits / max(1, load.num_prefix_queries)
         words = [f"{hits:.0%} of {load.num_prefix_queries:,} blocks found"]
         words.append(f"{load.num_preemptions:,} preemptions")
@@ -166,7 +174,9 @@ def as_json(state: TopState) -> dict[str, Any]:
         "model": state.model_name,
         "batching": info.batching,
         "max_num_seqs": info.max_num_seqs,
-        **{f.name: getattr(load, f.name) for f in load.DESCRIPTOR.fields if f.name != "tenants"},
+        **{f.name: getattr(load, f.name) for f in load.DESCRIPTOR.fields if f.message_type is None},
+        "waiting_by_cause": dict(waiting_by_cause(load)),
+        **{f"num_{use}_blocks": sum(getattr(load.block_map, use)) for use in ("own", "shared")},
         "tenants": tenants_as_json(state),
         "itl_p50_s": gaps.median_s if gaps else None,
         "itl_p99_s": gaps.p99_s if gaps else None,
@@ -185,6 +195,17 @@ def as_json(state: TopState) -> dict[str, Any]:
             for request in state.running_requests().values()
         ],
     }
+
+
+def waiting_by_cause(load: "pb.Load") -> list[tuple[str, int]]:
+    """Return the causes for which requests wait, and how many do."""
+    from chairlift.v1 import generation_pb2
+
+    name = generation_pb2.WaitCause.Name
+    return [
+        (name(entry.cause).removeprefix("WAIT_CAUSE_").lower(), entry.count)
+        for entry in load.waiting_by_cause
+    ]
 
 
 def _name(request: RunningRequest) -> str:

@@ -306,14 +306,20 @@ class AsyncClient(Awaiting, BaseClient):
         await call.initial_metadata()
         return _results(call, watch, self._failure)
 
-    def watch_load(self, interval_s: float = 1.0) -> AsyncIterator[server_pb2.Load]:
+    def watch_load(
+        self, interval_s: float = 1.0, *, block_map: bool = False
+    ) -> AsyncIterator[server_pb2.Load]:
         """Yield the load now and then once per interval.
+
+        Args:
+            interval_s: Seconds.
+            block_map: Whether each load has the map of the KV blocks.
 
         Raises:
             RequestError: The model is still loading.
             ServerError: The connection was lost.
         """
-        call, watch = self._open(self._load_watch(interval_s))
+        call, watch = self._open(self._load_watch(interval_s, block_map=block_map))
         return _results(call, watch, self._failure)
 
     def _open(self, watch: Call[Iterable[R]]) -> tuple[Any, Call[Iterable[R]]]:

@@ -145,9 +145,13 @@ class BaseClient:
         return Call(self._server.GetModelInfo, request, lambda response: response)
 
     @unary
-    def load(self) -> Call[server_pb2.Load]:
-        """Return how busy the server is."""
-        request = server_pb2.GetLoadRequest()
+    def load(self, *, block_map: bool = False) -> Call[server_pb2.Load]:
+        """Return how busy the server is.
+
+        Args:
+            block_map: Whether it has the map of the KV blocks.
+        """
+        request = server_pb2.GetLoadRequest(block_map=block_map)
         return Call(self._server.GetLoad, request, lambda response: response.load)
 
     @unary
@@ -161,8 +165,9 @@ class BaseClient:
         request = server_pb2.WatchStepsRequest()
         return Call(self._server.WatchSteps, request, lambda response: response.steps)
 
-    def _load_watch(self, interval_s: float) -> Call[Iterable[server_pb2.Load]]:
-        request = server_pb2.WatchLoadRequest(interval=duration_of(interval_s, "interval"))
+    def _load_watch(self, interval_s: float, *, block_map: bool) -> Call[Iterable[server_pb2.Load]]:
+        interval = duration_of(interval_s, "interval")
+        request = server_pb2.WatchLoadRequest(interval=interval, block_map=block_map)
         return Call(self._server.WatchLoad, request, lambda response: (response.load,))
 
 

@@ -261,9 +261,16 @@ class Client(Blocking, BaseClient):
         """Yield every step from now on; the watch has begun when this returns."""
         return self._watch(self._step_watch())
 
-    def watch_load(self, interval_s: float = 1.0) -> Iterator[server_pb2.Load]:
-        """Yield the load now and then once per interval; the watch has begun when this returns."""
-        return self._watch(self._load_watch(interval_s))
+    def watch_load(
+        self, interval_s: float = 1.0, *, block_map: bool = False
+    ) -> Iterator[server_pb2.Load]:
+        """Yield the load now and then once per interval; the watch has begun when this returns.
+
+        Args:
+            interval_s: Seconds.
+            block_map: Whether each load has the map of the KV blocks.
+        """
+        return self._watch(self._load_watch(interval_s, block_map=block_map))
 
     def _watch(self, watch: Call[Iterable[R]]) -> Iterator[R]:
         call: Any = watch.method(watch.request, metadata=self._metadata)

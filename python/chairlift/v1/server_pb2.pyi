@@ -1,5 +1,6 @@
 import datetime
 
+from chairlift.v1 import generation_pb2 as _generation_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -146,8 +147,10 @@ class SamplingDefaults(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ...) -> None: ...
 
 class GetLoadRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("block_map",)
+    BLOCK_MAP_FIELD_NUMBER: _ClassVar[int]
+    block_map: bool
+    def __init__(self, block_map: bool = ...) -> None: ...
 
 class GetLoadResponse(_message.Message):
     __slots__ = ("load",)
@@ -156,10 +159,12 @@ class GetLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class WatchLoadRequest(_message.Message):
-    __slots__ = ("interval",)
+    __slots__ = ("interval", "block_map")
     INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_MAP_FIELD_NUMBER: _ClassVar[int]
     interval: _duration_pb2.Duration
-    def __init__(self, interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    block_map: bool
+    def __init__(self, interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., block_map: bool = ...) -> None: ...
 
 class WatchLoadResponse(_message.Message):
     __slots__ = ("load",)
@@ -168,7 +173,7 @@ class WatchLoadResponse(_message.Message):
     def __init__(self, load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens", "num_waiting_suspended", "num_running_suspended", "num_host_blocks", "num_free_host_blocks", "num_swapped_tokens", "tenants", "num_state_snapshots")
+    __slots__ = ("num_waiting", "num_running", "num_rows_held", "num_blocks", "num_free_blocks", "num_cached_blocks", "num_kv_tokens", "num_waiting_tokens", "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_steps", "num_recomputed_tokens", "num_waiting_suspended", "num_running_suspended", "num_host_blocks", "num_free_host_blocks", "num_swapped_tokens", "tenants", "num_state_snapshots", "num_prefix_hit_tokens", "waiting_by_cause", "inter_token_latency_p50", "inter_token_latency_p99", "block_map")
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_ROWS_HELD_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +194,11 @@ class Load(_message.Message):
     NUM_SWAPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     NUM_STATE_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREFIX_HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BY_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    INTER_TOKEN_LATENCY_P50_FIELD_NUMBER: _ClassVar[int]
+    INTER_TOKEN_LATENCY_P99_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_MAP_FIELD_NUMBER: _ClassVar[int]
     num_waiting: int
     num_running: int
     num_rows_held: int
@@ -209,7 +219,34 @@ class Load(_message.Message):
     num_swapped_tokens: int
     tenants: _containers.RepeatedCompositeFieldContainer[TenantActivity]
     num_state_snapshots: int
-    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., num_waiting_suspended: _Optional[int] = ..., num_running_suspended: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., num_free_host_blocks: _Optional[int] = ..., num_swapped_tokens: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantActivity, _Mapping]]] = ..., num_state_snapshots: _Optional[int] = ...) -> None: ...
+    num_prefix_hit_tokens: int
+    waiting_by_cause: _containers.RepeatedCompositeFieldContainer[CauseCount]
+    inter_token_latency_p50: _duration_pb2.Duration
+    inter_token_latency_p99: _duration_pb2.Duration
+    block_map: BlockMap
+    def __init__(self, num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_rows_held: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_queries: _Optional[int] = ..., num_prefix_hits: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., num_waiting_suspended: _Optional[int] = ..., num_running_suspended: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., num_free_host_blocks: _Optional[int] = ..., num_swapped_tokens: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantActivity, _Mapping]]] = ..., num_state_snapshots: _Optional[int] = ..., num_prefix_hit_tokens: _Optional[int] = ..., waiting_by_cause: _Optional[_Iterable[_Union[CauseCount, _Mapping]]] = ..., inter_token_latency_p50: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_token_latency_p99: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., block_map: _Optional[_Union[BlockMap, _Mapping]] = ...) -> None: ...
+
+class CauseCount(_message.Message):
+    __slots__ = ("cause", "count")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    cause: _generation_pb2.WaitCause
+    count: int
+    def __init__(self, cause: _Optional[_Union[_generation_pb2.WaitCause, str]] = ..., count: _Optional[int] = ...) -> None: ...
+
+class BlockMap(_message.Message):
+    __slots__ = ("held", "own", "shared", "cached", "free")
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedScalarFieldContainer[int]
+    own: _containers.RepeatedScalarFieldContainer[int]
+    shared: _containers.RepeatedScalarFieldContainer[int]
+    cached: _containers.RepeatedScalarFieldContainer[int]
+    free: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, held: _Optional[_Iterable[int]] = ..., own: _Optional[_Iterable[int]] = ..., shared: _Optional[_Iterable[int]] = ..., cached: _Optional[_Iterable[int]] = ..., free: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TenantActivity(_message.Message):
     __slots__ = ("tenant", "num_generated_tokens", "num_started", "time_to_first_token_p50", "time_to_first_token_p99", "reasons")

@@ -40,6 +40,7 @@ from chairlift.server.rpc.listen import TcpAddress, UnixAddress
 from chairlift.server.rpc.listener import grpc_server, until_lost
 from chairlift.server.rpc.status_interceptor import StatusInterceptor
 from chairlift.server.security.auth import AuthInterceptor, new_authenticator
+from chairlift.server.services.overview import Overview
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
@@ -101,6 +102,7 @@ class Server:
             telemetry=new_telemetry(config.otlp_endpoint, config.model_names[0]),
             write_timeout_s=config.write_timeout_s,
         )
+        self._overview = Overview(self._context, engine_config, config)
         self._context.resumables.detach = functools.partial(Detached, self._context)
         self._health = new_health(self._context, config.protocol or ())
 
@@ -125,7 +127,9 @@ class Server:
             AuthInterceptor(authenticator),
         )
         server = grpc_server(interceptors, grpc_options(self._config), self._on_lost_port)
-        await add_services(server, self._context, self._engine_config, self._config, self._health)
+        await add_services(
+            server, self._context, self._engine_config, self._config, self._overview, self._health
+        )
         await self._ports.open(server, self._new_http, self.metrics.registry)
         self._watchdog = Watchdog(self._config.step_timeout_s, self._guard)
         self._watchdog.limit_silence(self._config.load_timeout_s)

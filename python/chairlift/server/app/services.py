@@ -14,6 +14,7 @@ from chairlift.server.rpc import reflection
 from chairlift.server.services.adapter_calls import AdminServicer
 from chairlift.server.services.embedding_service import EmbeddingServicer
 from chairlift.server.services.generation_service import GenerationServicer
+from chairlift.server.services.overview import Overview
 from chairlift.server.services.server_service import ServerServicer
 from chairlift.server.services.tokenizer_service import TokenizerServicer
 from chairlift.v1 import (
@@ -47,6 +48,7 @@ async def add_services(
     context: ServerContext,
     engine_config: EngineConfig,
     config: ServerConfig,
+    overview: Overview,
     health: Health,
 ) -> None:
     """Register all services, those of other protocols and reflection included.
@@ -56,12 +58,13 @@ async def add_services(
         context: The state that all calls share.
         engine_config: Settings of the engine.
         config: Settings of the server.
+        overview: What the server tells of itself.
         health: From `new_health`.
     """
     GenerationServicer(context).add_to(server)
     EmbeddingServicer(context).add_to(server)
     tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(TokenizerServicer(context), server)
-    ServerServicer(context, engine_config, config).add_to(server)
+    ServerServicer(context, engine_config, overview).add_to(server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(context), server)
     protocols = config.protocol or ()
     for servicer in servicers_of(protocols, context, engine_config, health):

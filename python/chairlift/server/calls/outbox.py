@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from chairlift import _core
 from chairlift.server.convert.messages import OutputOptions
-from chairlift.server.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Figures
+from chairlift.server.metrics.deliveries import FINE_TOKEN_S, FIRST_TOKEN_S, Figures
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Outboxes:
         self.core = _core.Outboxes(
             max_token_bytes=MAX_TOKEN_BYTES,
             first_token_bounds=FIRST_TOKEN_S,
-            inter_token_bounds=TOKEN_S,
+            inter_token_bounds=FINE_TOKEN_S,
         )
         self._open: dict[int, Outbox] = {}
         self._groups: dict[str, int] = {}

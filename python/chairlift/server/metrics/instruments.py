@@ -20,7 +20,9 @@ from chairlift.server.metrics.deliveries import (
     TOKEN_S,
     Deliveries,
     IntervalCollector,
+    RecentIntervals,
     TokenCollector,
+    coarse,
 )
 from chairlift.server.metrics.load import LoadCollector, ServedModel
 from chairlift.server.metrics.tenants import TenantLabels
@@ -62,6 +64,7 @@ class Metrics:
         self.tenant_label = tenant_label
         self.activity = Activity(tenant_label, deliveries)
         self.registry.register(LoadCollector(load, model))
+        self.intervals = RecentIntervals(lambda: deliveries.inter_token)
         self._add_counters()
         self._add_histograms()
         self._add_deliveries(deliveries)
@@ -143,7 +146,7 @@ class Metrics:
             "chairlift_inter_token_latency_seconds",
             "Time between tokens of a request.",
             TOKEN_S,
-            lambda: deliveries.inter_token,
+            lambda: coarse(deliveries.inter_token),
         )
         for collector in (TokenCollector(deliveries), self._first_token, self._inter_token):
             self.registry.register(collector)
@@ -188,6 +191,7 @@ class Metrics:
 
     def step(self, seconds: float, parts_s: Sequence[float]) -> None:
         """Note the duration of a step; `parts_s` are in the order of `STEP_PARTS`."""
+        self.intervals.on_step()
         self._step.observe(seconds)
         for counter, part_s in zip(self._step_parts, parts_s, strict=True):
             counter.inc(part_s)
