@@ -10,6 +10,7 @@ from chairlift.server.http.address import page_is_on
 from chairlift.server.limits.receiving import Receiving
 from chairlift.server.rpc.listen import TcpAddress
 from chairlift.server.security.tls import server_context
+from chairlift.server.services.overview import Overview
 
 if TYPE_CHECKING:
     from chairlift.server.http.listener import HttpListener
@@ -20,6 +21,7 @@ def http_listener(
     config: ServerConfig,
     server: ServerContext,
     receiving: Receiving,
+    overview: Overview,
     *,
     is_serving: Callable[[], bool],
     on_failure: Callable[[str, Reason], None],
@@ -31,6 +33,7 @@ def http_listener(
         config: The server's settings.
         server: The state that all calls share.
         receiving: Bounds on unfinished messages.
+        overview: What the server tells of itself.
         is_serving: Returns whether the engine answers requests.
         on_failure: Called with the path and the reason of each exchange that fails.
 
@@ -52,7 +55,7 @@ def http_listener(
     endpoints, open_paths = routes(server, config, is_serving), {"/health"}
     if page_is_on(config, address):
         files = static_files()
-        endpoints += [*routes_of(files), *page_routes(server)]
+        endpoints += [*routes_of(files), *page_routes(server, overview)]
         open_paths |= files.keys()
     connections = Connections(config.max_connections)
     app = HttpApp(server, receiving, config, address, endpoints, frozenset(open_paths), on_failure)

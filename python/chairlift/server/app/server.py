@@ -145,6 +145,7 @@ class Server:
             self._config,
             self._context,
             self._receiving,
+            self._overview,
             is_serving=lambda: self._health.is_serving,
             on_failure=self._on_failed_call,
         )

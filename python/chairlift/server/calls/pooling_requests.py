@@ -86,7 +86,7 @@ class PoolingRequests(Requests):
             case types.Finished():
                 live.use(event.usage)
                 log_end(self._server, live, event.reason, "OK", event)
-                self._server.live.ended(live)
+                self._server.live.ended(live, event.reason)
                 self._on_result(live.label, _result(live, event))
             case types.Failed():
                 self._fail(live, event)
@@ -98,7 +98,7 @@ class PoolingRequests(Requests):
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )
         was_accepted = live.stage is not Stage.SUBMITTED
-        self._server.live.ended(live)
+        self._server.live.ended(live, event.reason)
         if was_accepted:
             log_end(self._server, live, event.reason, event.reason.code, event)
         else:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from chairlift.api import types
 from chairlift.api.errors import Reason, RequestError
+from chairlift.api.types import FinishReason
 from chairlift.engine.handle import Handle
 from chairlift.server.calls.resumables import Resumable
 from chairlift.server.convert.messages import OutputOptions
@@ -109,6 +110,10 @@ class RequestNames:
     handle: str
     request_id: str
     tenant: str
+    reason: str = ""
+    """Why it ended; empty while it is live."""
+    num_output_tokens: int = 0
+    """Of all its answers, once it has ended."""
 
 
 class Registry:
@@ -175,8 +180,13 @@ class Registry:
         num_waiting = sum(request.stage < Stage.STARTED for request in requests)
         self._batch_flush.half_closed(num_waiting)
 
-    def ended(self, request: LiveRequest) -> None:
-        """Forget a request; its names are kept for a while, for its last step comes later."""
+    def ended(self, request: LiveRequest, reason: FinishReason | Reason) -> None:
+        """Forget a request; its names are kept for a while, for its last step comes later.
+
+        Args:
+            request: In any stage.
+            reason: Of its end.
+        """
         if request.stage < Stage.STARTED:
             self.started(request, has_token=False)
         request.stage = Stage.ENDED
@@ -186,6 +196,9 @@ class Registry:
         names = None if request.engine_id is None else self._names.get(request.engine_id)
         # An engine that was restarted counts its ids from the start: another may have this one.
         if names is not None and names.handle == request.name:
+            num_output = 0 if request.usage is None else request.usage.output_tokens
+            names = replace(names, reason=reason.value.lower(), num_output_tokens=num_output)
+            self._names[names.engine_id] = names
             self._ended.append(names)
         while len(self._ended) > _MAX_ENDED:
             oldest = self._ended.popleft()

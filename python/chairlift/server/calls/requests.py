@@ -246,7 +246,7 @@ class Requests:
                 log_end(self._server, live, types.FinishReason.CANCELLED, "CANCELLED")
             if live.engine_id is not None:
                 self._outbox.forget(live.engine_id)
-            self._server.live.ended(live)
+            self._server.live.ended(live, types.FinishReason.CANCELLED)
 
     def may_be_resumed(self, live: LiveRequest) -> bool:
         """Return whether a request outlives this call: its client may have its handle."""
@@ -343,7 +343,7 @@ class Requests:
         live.use(event.usage)
         if event.last:
             log_end(self._server, live, event.reason, "OK", event)
-            self._server.live.ended(live)
+            self._server.live.ended(live, event.reason)
         self._outbox.end(
             event.request_id,
             live.label,
@@ -361,7 +361,7 @@ class Requests:
             event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
         )
         was_accepted = live.stage is not Stage.SUBMITTED
-        self._server.live.ended(live)
+        self._server.live.ended(live, event.reason)
         if not was_accepted:
             if live.resumable is not None:
                 live.resumable.forget()
