@@ -232,7 +232,7 @@ check-gateways: setup ## The real smg gateway before two servers, and Triton's c
 	@$(BIN)/python -m tests.clients.gateways $(TOOLS)
 
 .PHONY: check-page
-check-page: setup ## The live page in Chromium: every state, size and scheme, axe, keys, the playground (CHECKS="looks sends_prompts"; needs Chromium, Node.js)
+check-page: setup ## The live page in Chromium: every state, size and scheme, axe, keys, the playground (CHECKS="looks busy" for a scene; needs Chromium, Node.js)
 	@$(BIN)/python -m tests.page $(TOOLS) $(CHECKS)
 
 .PHONY: check-fleet
