@@ -36,7 +36,7 @@ class Comparison:
     offered: Offered = field(default_factory=Offered)
     bounds: Sequence[Bound] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of every engine."""
+    """Settings of every engine."""
 
     @property
     def num_requests(self) -> int:
@@ -54,7 +54,7 @@ class Comparison:
             "work": self.source.settings,
             "burstiness": self.offered.burstiness,
             "concurrency": self.offered.concurrency,
-            "slo": [(bound.figure, bound.most_s) for bound in self.bounds],
+            "slo": [(bound.figure, bound.max_s) for bound in self.bounds],
         }
         return case.key(common)
 
@@ -115,9 +115,9 @@ class Comparison:
         items = self.source.draw(2, lambda text: list(text.encode()))
         lengths = [len(item.prompt_token_ids) for item in items]
         budget = int(self.settings.get("max_num_batched_tokens") or 0)
-        own = policy.settings(rows, max(lengths), budget)
+        same = policy.settings(rows, max(lengths), budget)
         room = {"max_queued_requests": max(1024, self.source.num_requests)}
-        return Engine(self.model, **{**room, **self.settings, **own})
+        return Engine(self.model, **{**room, **self.settings, **same})
 
     def _measure(self, engine: "Engine", case: Case, on_end: Callable[[], None]) -> Run:
         from chairlift.bench.drive import measure

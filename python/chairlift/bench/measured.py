@@ -74,7 +74,7 @@ class Measured:
     kv_waste: float = 0.0
     """Sum over the steps."""
     records: list[StepRecord] = field(default_factory=list)
-    """Of the first steps."""
+    """Records of the first steps."""
     num_records: int = 0
     """How many of them are kept."""
     _first_ns: int | None = None

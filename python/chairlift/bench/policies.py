@@ -39,7 +39,7 @@ class Policy:
         """Return the settings of an engine.
 
         Args:
-            rows: Of the batch.
+            rows: Rows of the batch.
             longest_prompt: Tokens.
             budget: Tokens of a step under the other policies.
         """
@@ -98,7 +98,7 @@ class Case:
 
     policy: Policy
     rows: int
-    """Of the batch, under policies of more than one row."""
+    """Rows of the batch, under policies of more than one."""
     rate_per_s: float | None
     """Offered requests per second; inf is all at once, None the workload's own times."""
     repeat: int

@@ -23,7 +23,7 @@ class Bound:
     """One of `TIMES`."""
     statistic: str
     """One of `STATISTICS`, without the deviation."""
-    most_s: float
+    max_s: float
 
     @property
     def figure(self) -> str:
@@ -41,12 +41,12 @@ class Bound:
         if self.time == "itl":
             gaps = request.itl_s or [0.0]
             percent = int(self.statistic[1:]) if self.statistic != "mean" else None
-            own = np.mean(gaps) if percent is None else np.percentile(gaps, percent)
-            return bool(own <= self.most_s)
+            time_s = np.mean(gaps) if percent is None else np.percentile(gaps, percent)
+            return bool(time_s <= self.max_s)
         if request.latency_s is None:
             return False
         times = {"ttft": request.ttft_s, "tpot": request.tpot_s, "latency": request.latency_s}
-        return (times[self.time] or 0.0) <= self.most_s
+        return (times[self.time] or 0.0) <= self.max_s
 
 
 def bounds_of(text: str) -> list[Bound]:
@@ -80,7 +80,7 @@ def num_good(requests: "Iterable[DrivenRequest]", bounds: Sequence[Bound]) -> in
 
 def is_kept(figures: Mapping[str, object], bounds: Sequence[Bound]) -> bool:
     """Return whether the figures of a run keep every bound."""
-    return all(float(str(figures[bound.figure])) <= bound.most_s for bound in bounds)
+    return all(float(str(figures[bound.figure])) <= bound.max_s for bound in bounds)
 
 
 def capacity(

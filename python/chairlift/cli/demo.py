@@ -201,7 +201,7 @@ class StepRecorder:
         """Return the steps of the prompts.
 
         Args:
-            name: Of the timeline.
+            name: Name of the timeline.
             num_rows: Rows of the batch.
             board: The answers; line `i` is that of the request with the id `i`.
         """

@@ -19,7 +19,7 @@ class WatchedRow(NamedTuple):
 
     row: int
     handle: str
-    """Of the request; empty for requests of other tenants."""
+    """Handle of the request; empty for requests of other tenants."""
     request_id: str
     work: Work
     num_tokens: int
@@ -73,7 +73,7 @@ class WatchedTimeline:
         """Start without steps.
 
         Args:
-            name: Of the run.
+            name: Name of the run.
             num_rows: Rows of the batch.
             num_blocks: KV blocks of the pool; 0 if that is not known.
         """

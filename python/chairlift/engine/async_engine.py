@@ -306,7 +306,7 @@ class AsyncEngine:
             max_listed: How many of them.
 
         Raises:
-            RequestError: As `explain`.
+            RequestError: See `explain`.
         """
         return await self._ask(lambda engine: engine.view(tenant, max_listed))
 

@@ -26,7 +26,7 @@ _EVENTS_AT_ONCE: Final = 20_000
 """Events between two looks at signals: a fraction of a second."""
 
 _MAX_GAPS: Final = 10_000_000
-"""Of more gaps between tokens, every so many count."""
+"""If there are more gaps between tokens, every so many count."""
 
 _MIN_QUEUE: Final = 256
 """Cap of a replica's queue at least, where the trace has one for all requests."""
@@ -71,10 +71,10 @@ def replay_fleet(
 
     Args:
         trace: What arrives when, and how long its answers are.
-        settings: Of each replica's scheduler.
+        settings: Settings of each replica's scheduler.
         step_time: Moves the clock of each replica.
         options: The replicas and their router.
-        seed: Of all draws: ties of the router, and losses of replicas.
+        seed: Seed of all draws: ties of the router, and losses of replicas.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -91,9 +91,9 @@ def fleet_settings(
     """Return the settings of each replica.
 
     Args:
-        settings: Of the trace, with options in their place.
+        settings: Settings of the trace, with options in their place.
         options: The fleet.
-        num_requests: Of the trace.
+        num_requests: Requests of the trace.
         has_queue: Whether the cap of the queue was asked for; drawn traces have one for all of
             their requests, and a replica takes memory for each.
     """

@@ -93,8 +93,8 @@ def capacities_of(
         return
     offered = [run for run in runs if isinstance(run["rate_per_s"], int | float)]
     for policy, rows in dict.fromkeys((run["policy"], run["rows"]) for run in offered):
-        own = [(r["rate_per_s"], r) for r in offered if (r["policy"], r["rows"]) == (policy, rows)]
-        yield policy, rows, *capacity(own, bounds)
+        same = [(r["rate_per_s"], r) for r in offered if (r["policy"], r["rows"]) == (policy, rows)]
+        yield policy, rows, *capacity(same, bounds)
 
 
 def print_results(runs: "Sequence[Run]", comparison: "Comparison") -> None:
@@ -199,7 +199,7 @@ def write_report(path: Path, runs: "Sequence[Run]", comparison: "Comparison") ->
         title=title_of(comparison, medians(runs)),
         sentences=sentences_of(runs, bounds),
         command=shlex.join(["chairlift", *sys.argv[1:]]),
-        bounds=[(bound.figure, bound.most_s) for bound in bounds],
+        bounds=[(bound.figure, bound.max_s) for bound in bounds],
     )
     try:
         path.write_text(page, encoding="utf-8")

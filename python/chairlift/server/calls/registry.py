@@ -113,7 +113,7 @@ class RequestNames:
     reason: str = ""
     """Why it ended; empty while it is live."""
     num_output_tokens: int = 0
-    """Of all its answers, once it has ended."""
+    """Output tokens of all its answers, once it has ended."""
 
 
 class Registry:
@@ -185,7 +185,7 @@ class Registry:
 
         Args:
             request: In any stage.
-            reason: Of its end.
+            reason: Why it ended.
         """
         if request.stage < Stage.STARTED:
             self.started(request, has_token=False)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chairlift.engine.step import StepRecord
 
 VERSION: Final = 1
-"""Of the format; it rises when a field changes its meaning or goes."""
+"""Version of the format; it rises when a field changes its meaning or goes."""
 MAX_FPS: Final = 10
 MAX_ROWS: Final = 128
 """Rows of a large batch whose spans are sent."""
@@ -206,7 +206,7 @@ def view_of(exchange: Exchange, num_rows: int) -> View:
 
     Args:
         exchange: Whose query has the parameters.
-        num_rows: Of the batch. One that is small is always shown whole.
+        num_rows: Rows of the batch. A small batch is always shown whole.
 
     Raises:
         HttpError: With the parameter that is wrong.

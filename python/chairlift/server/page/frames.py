@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_PLAIN_ROWS: Final = 256
 """A larger batch is shown as bands, and a part of its rows."""
 _SHARE: Final = 0.05
-"""Of one core, for all sources together."""
+"""Share of one core, for all sources together."""
 
 _Entries = list[list[int | str]]
 
@@ -83,10 +83,10 @@ class FrameSource:
 
         Args:
             view: What it shows.
-            history: Of the steps.
+            history: History of the steps.
             live: Which has the names of requests.
             started_ns: Zero of the times, on the engine's clock.
-            num_rows: Of the batch.
+            num_rows: Rows of the batch.
             num_sources: Returns how many there are.
         """
         self.position = history.end
@@ -130,7 +130,7 @@ class FrameSource:
         body["ended"] = self._numbers.take_ended()
         if num_missed:
             for reader in self.readers:
-                reader.lose(num_missed)
+                reader.drop(num_missed)
         return Frame(body, new, known)
 
     def _body(self, kept: list[KeptStep], first: int) -> dict[str, Any]:

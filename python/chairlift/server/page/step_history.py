@@ -29,7 +29,7 @@ class StepHistory:
         """Start empty.
 
         Args:
-            num_rows: Of the batch.
+            num_rows: Rows of the batch.
         """
         self.end = 0
         """Position of the next step."""

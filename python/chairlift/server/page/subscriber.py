@@ -24,11 +24,11 @@ class Subscriber:
     def add_frame(self, frame: Frame) -> None:
         """Add a frame."""
         if len(self._frames) == MAX_FRAMES:
-            self.lose(self._frames.popleft().num_steps)
+            self.drop(self._frames.popleft().num_steps)
         self._frames.append(frame)
         self._wake.set()
 
-    def lose(self, num_steps: int) -> None:
+    def drop(self, num_steps: int) -> None:
         """Note steps that the reader does not get."""
         self._num_dropped += num_steps
         self._follows = False

@@ -7,7 +7,7 @@ def element(name: str, content: str = "", **attributes: object) -> str:
     """Return an element; an attribute `stroke_width` is `stroke-width`, `class_` is `class`.
 
     Args:
-        name: Of the element.
+        name: Name of the element.
         content: Markup inside it.
         attributes: Numbers are written with at most one decimal.
     """

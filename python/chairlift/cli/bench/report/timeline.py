@@ -32,8 +32,8 @@ def draw_timelines(timelines: Mapping[str, Mapping[str, Any]], titles: Mapping[s
     """Return the figure; all policies are drawn until the first of them has no more steps.
 
     Args:
-        timelines: As a run has them, by policy.
-        titles: Of the policies.
+        timelines: The timelines of a run, by policy.
+        titles: Titles of the policies.
     """
     end_s = min(float(timeline["steps"][-1][1]) for timeline in timelines.values())
     scale = Scale(0.0, end_s, _LEFT, _RIGHT)
