@@ -70,7 +70,7 @@ class FleetRuns:
     step_time: "StepTime"
     fleet: FleetOptions
     seed: int
-    """Seed of all draws."""
+    """The seed of all draws."""
 
     def results(
         self,
@@ -81,7 +81,7 @@ class FleetRuns:
         """Run the trace for each policy; yield the figures that a single replica has, too.
 
         Args:
-            policies: Policies of the schedulers; None is the trace's.
+            policies: The policies of the schedulers; None is the trace's.
             notes: Gets a line for each policy with requests that have no answer.
             figures: Gets the figures of the fleet, for each policy.
         """

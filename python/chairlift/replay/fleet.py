@@ -26,7 +26,7 @@ _EVENTS_AT_ONCE: Final = 20_000
 """Events between two looks at signals: a fraction of a second."""
 
 _MAX_GAPS: Final = 10_000_000
-"""If there are more gaps between tokens, every so many count."""
+"""With more gaps between tokens, every so many count."""
 
 _MIN_QUEUE: Final = 256
 """Cap of a replica's queue at least, where the trace has one for all requests."""
@@ -71,10 +71,10 @@ def replay_fleet(
 
     Args:
         trace: What arrives when, and how long its answers are.
-        settings: Settings of each replica's scheduler.
+        settings: The settings of each replica's scheduler.
         step_time: Moves the clock of each replica.
         options: The replicas and their router.
-        seed: Seed of all draws: ties of the router, and losses of replicas.
+        seed: The seed of all draws: ties of the router, and losses of replicas.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -91,7 +91,7 @@ def fleet_settings(
     """Return the settings of each replica.
 
     Args:
-        settings: Settings of the trace, with options in their place.
+        settings: The trace's, with options in their place.
         options: The fleet.
         num_requests: Requests of the trace.
         has_queue: Whether the cap of the queue was asked for; drawn traces have one for all of

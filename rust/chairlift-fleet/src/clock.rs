@@ -28,7 +28,7 @@ pub(crate) enum Event {
     },
     /// The autoscaler looks.
     Scale,
-    /// Of the trace.
+    /// The trace has it.
     Arrival {
         index: u32,
     },
@@ -41,7 +41,7 @@ pub(crate) enum Event {
 /// Times of events, and of replicas that have something to do.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
-    /// Of the trace, in order.
+    /// The events of the trace, in order.
     trace: Vec<(Nanos, Event)>,
     next: usize,
     events: BinaryHeap<Reverse<(Nanos, Event)>>,

@@ -14,6 +14,7 @@
 //! | [`fleet`] | the loop: what happens next, anywhere |
 //! | `autoscaler` | how many replicas there should be |
 //! | [`outcomes`] | what became of each request, and sums over the steps |
+//! | `checks` | what options and trace must be |
 //! | `gaps` | the gaps between tokens, in bounded memory |
 //!
 //! Replicas touch one another through the router alone. So a replica runs up to the next thing that happens outside of it
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod autoscaler;
+mod checks;
 mod clock;
 pub mod fleet;
 mod gaps;

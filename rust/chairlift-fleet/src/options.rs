@@ -7,9 +7,9 @@ use chairlift_router::Routing;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepTime {
     pub fixed_s: f64,
-    /// Of each token that is computed.
+    /// For each token that is computed.
     pub per_token_s: f64,
-    /// Of each token whose keys and values are read, summed over the rows.
+    /// For each token whose keys and values are read, summed over the rows.
     pub per_context_token_s: f64,
 }
 
@@ -26,7 +26,7 @@ impl StepTime {
 /// Replicas that are lost, and come back with an empty cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Failures {
-    /// Of each replica, on average; losses are independent.
+    /// Losses of each replica, on average; they are independent.
     pub per_hour: f64,
     /// From a loss to the time when routers know it.
     pub detection: Nanos,
@@ -54,7 +54,7 @@ pub struct Autoscale {
 pub struct Options {
     pub num_replicas: usize,
     pub routing: Routing,
-    /// Of all draws: ties of routers, and losses.
+    /// The seed of all draws: ties of routers, and losses.
     pub seed: u64,
     /// Requests take turns among so many routers, each of which knows its own only.
     pub num_routers: usize,

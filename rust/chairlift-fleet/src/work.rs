@@ -21,7 +21,7 @@ pub struct Request {
     pub num_prompt: usize,
     /// Tokens of its answer.
     pub num_output: usize,
-    /// Of its first blocks, those of the answer included, in [`Work::names`].
+    /// The names of its first blocks, those of the answer included, in [`Work::names`].
     pub names: Range<usize>,
     pub tenant: u64,
     /// After the arrival.

@@ -64,7 +64,7 @@ pub(crate) struct Index {
     by_name: HashMap<u64, Holders, foldhash::fast::FixedState>,
     by_pair: HashMap<(u64, ReplicaId), u32, foldhash::fast::FixedState>,
     replicas: Vec<Names>,
-    /// Of the last lookup.
+    /// What the last lookup found.
     matched: Vec<u32>,
     holders: Vec<ReplicaId>,
 }

@@ -49,7 +49,7 @@ pub struct RouterConfig {
     pub num_replicas: usize,
     /// Names that a replica's cache holds.
     pub names_per_replica: usize,
-    /// Of ties.
+    /// The seed of the draws that break ties.
     pub seed: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct ConfigError(pub String);
 /// What the router sees of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
-    /// Of its blocks, from the first on: equal names mean equal beginnings.
+    /// The names of its blocks, from the first on: equal names mean equal beginnings.
     pub names: &'a [u64],
     /// Tokens that a name stands for.
     pub tokens_per_name: usize,
@@ -99,7 +99,7 @@ pub struct Router {
     index: Index,
     loads: Loads,
     random: Random,
-    /// Of round robin.
+    /// The replica that is next in turn.
     next: ReplicaId,
     /// Replicas with the lowest score.
     lowest: Vec<ReplicaId>,
