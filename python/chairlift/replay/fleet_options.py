@@ -10,7 +10,7 @@ class Routing(StrEnum):
     """How a replica is chosen for a request."""
 
     ROUND_ROBIN = "round-robin"
-    LEAST_LOAD = "least-load"
+    LOWEST_LOAD = "least-load"
     PREFIX = "prefix"
     BOTH = "both"
 
