@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from chairlift.server.page import frames
+from chairlift.server.page import frame
 from chairlift.v1 import server_pb2
 
 from tests.server.connection import start
@@ -173,11 +173,11 @@ async def test_a_large_batch_is_shown_in_bands_and_a_part_of_its_rows(api):
 
 async def test_feeds_of_one_view_share_their_frames(api, monkeypatch):
     made = []
-    encode = frames.Frame.__init__
+    encode = frame.Frame.__init__
     monkeypatch.setattr(
-        frames.Frame,
+        frame.Frame,
         "__init__",
-        lambda frame, *args, **names: made.append(1) or encode(frame, *args, **names),
+        lambda new, *args, **names: made.append(1) or encode(new, *args, **names),
     )
     async with api() as served:
         raws = [served.raw() for _ in range(20)]

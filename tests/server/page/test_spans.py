@@ -5,7 +5,7 @@ import json
 import numpy as np
 from chairlift.core.step_rows import RowWork, StepRows
 from chairlift.engine.step import StepRecord, StepTimes
-from chairlift.server.page.frames import Frame
+from chairlift.server.page.frame import Frame
 from chairlift.server.page.spans import DECODE, LAST, PREFILL, VERIFY, Cells, spans_of
 from chairlift.server.page.step_history import MAX_CELLS, StepHistory
 from chairlift.server.page.subscriber import MAX_FRAMES, Subscriber

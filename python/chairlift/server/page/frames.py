@@ -7,25 +7,21 @@ core: where there are many, or the batch is large, frames come more rarely and h
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from chairlift.server.calls.registry import Registry
-from chairlift.server.http.json_pieces import to_json
+from chairlift.server.page.frame import Frame
 from chairlift.server.page.numbers import Numbers
 from chairlift.server.page.spans import Cells, spans_of
 from chairlift.server.page.step_history import KeptStep, StepHistory
-
-if TYPE_CHECKING:
-    from chairlift.server.page.subscriber import Subscriber
+from chairlift.server.page.subscriber import Subscriber
 
 MAX_PLAIN_ROWS: Final = 256
 """A larger batch is shown as bands, and a part of its rows."""
 _SHARE: Final = 0.05
 """Share of one core, for all sources together."""
-
-_Entries = list[list[int | str]]
 
 
 class View(NamedTuple):
@@ -36,35 +32,6 @@ class View(NamedTuple):
     """Frames a second, at most."""
     rows: range
     """Whose spans are sent."""
-
-
-class Frame:
-    """A frame but for what differs between its readers."""
-
-    def __init__(self, body: dict[str, Any], new: _Entries, known: _Entries) -> None:
-        """Encode it.
-
-        Args:
-            body: All fields but `new` and `num_dropped`.
-            new: Requests that it is the first to name.
-            known: All that have a number, for readers that have missed frames.
-        """
-        self.num_steps = len(body["start_us"])
-        self._head = b"event: frame\ndata: " + to_json(body)[:-1]
-        self._known = known
-        self._plain = self._with(new, 0)
-
-    def _with(self, new: _Entries, num_dropped: int) -> bytes:
-        return self._head + b',"new":%b,"num_dropped":%d}\n\n' % (to_json(new), num_dropped)
-
-    def encoded(self, *, follows: bool, num_dropped: int) -> bytes:
-        """Return the event.
-
-        Args:
-            follows: Whether the reader has the frame before it; otherwise all requests are named.
-            num_dropped: Steps before it that the reader does not get.
-        """
-        return self._plain if follows else self._with(self._known, num_dropped)
 
 
 class FrameSource:
@@ -130,7 +97,7 @@ class FrameSource:
         body["ended"] = self._numbers.take_ended()
         if num_missed:
             for reader in self.readers:
-                reader.drop(num_missed)
+                reader.miss(num_missed)
         return Frame(body, new, known)
 
     def _body(self, kept: list[KeptStep], first: int) -> dict[str, Any]:

@@ -85,10 +85,10 @@ class Panels:
             reader.add_panel(name, data)
 
     def _send_queue(self, view: "TenantView") -> None:
-        of_tenant = [self._waiting(engine_id, waiting) for engine_id, waiting in view.waiting]
+        listed = [self._waiting(engine_id, waiting) for engine_id, waiting in view.waiting]
         causes = {cause.name: count for cause, count in num_by_cause(view.load).items()}
         value = {
-            "own": [entry for entry in of_tenant if entry is not None],
+            "own": [entry for entry in listed if entry is not None],
             "num_own": view.num_waiting,
             "num_other": max(0, view.load.num_waiting - view.num_waiting),
             "causes": causes,

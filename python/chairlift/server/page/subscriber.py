@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from chairlift.server.page.frames import Frame
+from chairlift.server.page.frame import Frame
 
 MAX_FRAMES: Final = 2
 """Unsent frames; of more, the oldest are dropped."""
@@ -24,11 +24,11 @@ class Subscriber:
     def add_frame(self, frame: Frame) -> None:
         """Add a frame."""
         if len(self._frames) == MAX_FRAMES:
-            self.drop(self._frames.popleft().num_steps)
+            self.miss(self._frames.popleft().num_steps)
         self._frames.append(frame)
         self._wake.set()
 
-    def drop(self, num_steps: int) -> None:
+    def miss(self, num_steps: int) -> None:
         """Note steps that the reader does not get."""
         self._num_dropped += num_steps
         self._follows = False
