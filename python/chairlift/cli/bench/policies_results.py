@@ -25,7 +25,7 @@ _NOT_IN_LINES: Final = frozenset({"timeline", "kv"})
 """What is in the file of runs and in reports alone: it is long."""
 
 _COLUMNS: Final = {
-    "tokens/s": "tokens_per_s",
+    "tokens per s": "tokens_per_s",
     "slot use": "slot_utilization",
     "KV waste": "kv_waste",
     "TTFT p50": "ttft_p50_s",
@@ -125,11 +125,16 @@ def _print_table(title: str, lines: Sequence[Mapping[str, Any]]) -> None:
         padding=(0, 1, 0, 0),
     )
     table.add_column("policy", no_wrap=True)
-    several = {name for name in ("rows", "rate_per_s") if len({line[name] for line in lines}) > 1}
+    # Without batching there is one row, whatever the others have.
+    batched = [line for line in lines if line["policy"] != "none"]
+    several = {name for name in ("rows", "rate_per_s") if len({line[name] for line in batched}) > 1}
     for name in ("rows", "rate_per_s"):
         if name in several:
             table.add_column(name.removesuffix("_per_s"), justify="right", no_wrap=True)
     columns = {heading: key for heading, key in _COLUMNS.items() if key in lines[0]}
+    if several and "good req/s" in columns:
+        # All of them would not fit a terminal of 80 columns.
+        del columns["KV waste"]
     for heading in columns:
         table.add_column(heading, justify="right")
     for line in lines:
@@ -162,8 +167,8 @@ def title_of(comparison: "Comparison", lines: Sequence[Mapping[str, Any]]) -> st
 def describe_rate(rate: float | str | None) -> str:
     """Return an offered rate in words."""
     if rate is None:
-        return "own times"
-    return "all at once" if rate in ("max", math.inf) else f"{rate:g}/s"
+        return "at their own times"
+    return "all at once" if rate in ("max", math.inf) else f"at {rate:g}/s"
 
 
 def sentences_of(runs: "Sequence[Run]", bounds: Sequence[Bound]) -> list[str]:
@@ -179,8 +184,8 @@ def sentences_of(runs: "Sequence[Run]", bounds: Sequence[Bound]) -> list[str]:
     first, last = lines[0], lines[-1]
     times = [format_value("ttft_p50_s", line["ttft_p50_s"]) for line in (first, last)]
     return [
-        f"With {describe_rate(last['rate_per_s'])}, the median request got its first token after "
-        f"{times[1]} under {TITLES[last['policy']]}"
+        f"With requests {describe_rate(last['rate_per_s'])}, the median request got its first "
+        f"token after {times[1]} under {TITLES[last['policy']]}"
         + (f", and after {times[0]} under {TITLES[first['policy']]}." if first != last else ".")
     ]
 
