@@ -135,7 +135,10 @@ class Lab:
         for server in self._servers:
             said = server.log.read_text().splitlines()
             found += [f"{server.log.name}:", *[s for s in said if not s.startswith("INFO:")][-40:]]
-            if server.process.exitcode is None:
+            if server.process.exitcode is not None:
+                found.append(f"ended with {server.process.exitcode}")
+                continue
+            with suppress(EOFError, OSError):
                 found.append(await server.inside("stacks"))
         return "\n".join(found)
 

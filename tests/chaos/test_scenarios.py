@@ -19,5 +19,10 @@ SLOW = ("busy_callers", "costly_bodies", "greedy_tenants", "out_of_files")
 )
 async def test_the_server_survives(name, lab):
     scenario = importlib.import_module(f"tests.chaos.{name}")
-    figures = await scenario.run(Scale.QUICK, lab)
+    try:
+        figures = await scenario.run(Scale.QUICK, lab)
+    except (EOFError, OSError) as error:
+        # A server has ended: why is in its log.
+        error.add_note(await lab.autopsy())
+        raise
     assert figures.found
