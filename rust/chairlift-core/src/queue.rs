@@ -117,8 +117,7 @@ impl Queue {
     /// The new request that is next if only these tenants may have one: of the tenant that was served least; of equals of
     /// the one whose first has to start first.
     pub(crate) fn first_new(&self, may_go: impl Fn(Tenant) -> bool) -> Option<RequestId> {
-        let tenant = self.first_tenant(may_go)?;
-        self.line(tenant).first().map(Place::request)
+        self.first_of(self.first_tenant(may_go)?)
     }
 
     /// The new request that may pass those before it, if only these tenants may have one: none of its tenant was admitted
@@ -130,8 +129,12 @@ impl Queue {
         let contenders = self.contenders.iter().copied();
         let mut before = contenders.filter(|&other| self.turn(other) < self.turn(tenant));
         let passes = before.all(|other| self.shares.may_pass(tenant, other));
-        let first = self.line(tenant).first();
-        first.filter(|_| passes).map(Place::request)
+        self.first_of(tenant).filter(|_| passes)
+    }
+
+    /// The new request of a tenant that is next.
+    pub(crate) fn first_of(&self, tenant: Tenant) -> Option<RequestId> {
+        self.lines.get(tenant as usize)?.first().map(Place::request)
     }
 
     fn first_tenant(&self, may_go: impl Fn(Tenant) -> bool) -> Option<Tenant> {

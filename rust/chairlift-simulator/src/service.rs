@@ -34,7 +34,7 @@ impl Counters {
         self.most = self.most.max(*count);
     }
 
-    fn count(&self, tenant: u8) -> u64 {
+    pub(crate) fn count(&self, tenant: u8) -> u64 {
         self.counts.get(&tenant).copied().unwrap_or(0)
     }
 

@@ -1,13 +1,14 @@
 //! Rows that tenants beyond their share yield to requests of tenants below it: in time, no more than they have beyond it, and
 //! not without progress between two preemptions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chairlift_core::policy::Policy;
 
 use crate::{
     batch::Before,
     client::{Client, State},
+    row_usage::RowUsage,
     tally::Sight,
     world::{Checked, World, ensure},
 };
@@ -150,10 +151,10 @@ impl World {
         Ok(())
     }
 
-    /// A tenant without any row gets one that is free, once while those before it wait, where these want more rows than are free
-    /// and than their share.
+    /// A tenant without any row gets one that is free, once while those before it wait, where the first of these wants more
+    /// rows than are free and than its share.
     pub(crate) fn check_none_is_without_a_row(
-        &self,
+        &mut self,
         before: &Before,
         num_tokens: usize,
     ) -> Checked {
@@ -163,40 +164,49 @@ impl World {
             || config.policy != Policy::Continuous
             || before.has_preempted
             || before.has_preempted_idle()
-            || !before.newcomers.is_empty()
             || num_tokens >= config.max_num_batched_tokens
             || live().any(|index| self.clients[index].is_preempted())
         {
             return Ok(());
         }
         let usage = self.row_usage();
-        let num_free = config.max_num_seqs - self.scheduler.load().num_rows_held;
-        let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
         let fresh: Vec<_> = live()
             .filter(|&index| self.clients[index].is_fresh())
             .collect();
-        let waits_in_vain = |tenant: u8| {
-            let (own, others): (Vec<_>, Vec<_>) =
-                (fresh.iter().copied()).partition(|&index| self.clients[index].tenant == tenant);
-            let is_within =
-                |index: usize| usage.stays_within(self.clients[index].tenant, num_rows(index));
-            let may_go = |&index: &usize| is_within(index) && num_rows(index) <= num_free;
-            let is_passed = |&index: &usize| {
-                let counters = &self.service.counters;
-                let may_pass = counters.may_pass(tenant, self.clients[index].tenant);
-                may_pass && !is_within(index) && num_rows(index) > num_free
-            };
-            own.iter().all(may_go) && others.iter().all(is_passed) && self.have_blocks(&own)
-        };
-        let tenants = fresh.iter().map(|&index| self.clients[index].tenant);
-        let mut without = tenants.filter(|&tenant| !usage.has_row(tenant));
-        let waits = without.find(|&tenant| waits_in_vain(tenant));
+        let tenants: BTreeSet<_> = fresh
+            .iter()
+            .map(|&index| self.clients[index].tenant)
+            .collect();
+        let mut without = tenants.into_iter().filter(|&tenant| !usage.has_row(tenant));
+        let waits = without.find(|&tenant| self.is_next_without_a_row(&usage, &fresh, tenant));
         ensure!(
             waits.is_none(),
-            "tenant {} has no row and waits, and {num_free} rows are free",
+            "tenant {} has no row and waits, and enough are free",
             waits.unwrap_or_default()
         );
         Ok(())
+    }
+
+    /// Each request of the tenant that waits fits, and may pass those before it.
+    fn is_next_without_a_row(&self, usage: &RowUsage, fresh: &[usize], tenant: u8) -> bool {
+        let num_free = self.scenario.config.max_num_seqs - self.scheduler.load().num_rows_held;
+        let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
+        let of = |index: usize| self.clients[index].tenant;
+        let is_within = |index: usize| usage.stays_within(of(index), num_rows(index));
+        let counters = &self.service.counters;
+        let (own, others): (Vec<_>, Vec<_>) = fresh.iter().partition(|&&index| of(index) == tenant);
+        let others = others.into_iter();
+        let others = others.filter(|&index| counters.count(of(index)) <= counters.count(tenant));
+        let others: Vec<_> = others.collect();
+        let lowest = others.iter().map(|&index| counters.count(of(index))).min();
+        let is_passed = |&index: &usize| {
+            let goes_itself = !usage.has_row(of(index)) && is_within(index);
+            let is_wide = num_rows(index) > num_free && !is_within(index);
+            let is_head = Some(counters.count(of(index))) == lowest;
+            counters.may_pass(tenant, of(index)) && !goes_itself && (is_wide || !is_head)
+        };
+        let may_go = |&index: &usize| is_within(index) && num_rows(index) <= num_free;
+        own.iter().all(may_go) && others.iter().all(is_passed) && self.have_blocks(&own)
     }
 
     /// The free blocks are enough for each of these, beside what is promised.

@@ -46,17 +46,24 @@ impl Scheduler {
             !usage.has_share_beside(request.tenant, request.num_rows() - 1)
         };
         let slot = |id| self.slots.find(id);
-        let mut preempted = self.queue.preempted().filter_map(slot);
-        preempted.find(stays_within).or_else(|| {
-            let passes = self.reserves_rows();
-            let may_go = |tenant| !passes || !usage.has_share(tenant);
-            let first = self.queue.first_new(may_go).and_then(slot);
-            let no_row = |tenant| usage.num_used(tenant) == 0;
-            let others = || self.queue.first_to_pass(no_row).and_then(slot);
-            first
-                .filter(stays_within)
-                .or_else(|| others().filter(stays_within))
-        })
+        let preempted = || self.queue.preempted().filter_map(slot);
+        if let Some(slot) = preempted().find(stays_within) {
+            return Some(slot);
+        }
+        if !preempted().all(|slot| usage.has_share(self.request(slot).tenant)) {
+            // A new request passes only what waits beyond its tenant's share.
+            return None;
+        }
+        let passes = self.reserves_rows();
+        let may_go = |tenant| !passes || !usage.has_share(tenant);
+        let first = self.queue.first_new(may_go).and_then(slot);
+        let is_next = |tenant| {
+            let request = || self.queue.first_of(tenant).and_then(slot);
+            usage.num_used(tenant) == 0 && request().is_some_and(|slot| stays_within(&slot))
+        };
+        first
+            .filter(stays_within)
+            .or_else(|| self.queue.first_to_pass(is_next).and_then(slot))
     }
 
     /// Takes from tenants beyond their share what a request below its share lacks. The step leaves out what a step in flight

@@ -46,7 +46,7 @@ mutants! { OF_TENANTS of "chairlift-core":
     the_flood_takes_blocks_of_others, "-", "a request of a tenant beyond its share preempts that of one within it", "scheduler/preempt.rs":
         "} else if is_beyond(&running[index])" => "} else if false && is_beyond(&running[index])";
     a_wide_request_keeps_a_free_row, "-", "a tenant without any row waits behind a request that lacks rows", "scheduler/yielding.rs":
-        ".or_else(|| others().filter(stays_within))" => ".or_else(|| others().filter(|_| false))";
+        "usage.num_used(tenant) == 0 && request()" => "usage.num_used(tenant) > 99_999 && request()";
     wide_requests_are_passed_again, "-", "a tenant without any row passes a request that lacks rows again and again", "queue/shares.rs":
         "entry(tenant).admitted_at < entry(other).waits_since" => "entry(tenant).admitted_at < entry(other).waits_since + 99_999";
     a_long_prompt_takes_the_step, "-", "prompts that have begun wait until the long prompt of another tenant is computed", "scheduler/fair_share.rs":
