@@ -1,8 +1,8 @@
 //! Puts the bugs of other engines into a copy of the core, one at a time, and lets the simulator find them.
 //!
-//! `cargo run --example mutants [NAME ...]` prints the table; a full run that catches all of them also puts it into
-//! `docs/internals/robustness.md`. The core itself carries no trace of them: each is a change of its text, and a test holds that
-//! every change still applies.
+//! `cargo run --example mutants [NAME ...]` prints the table of all bugs, or of those named; a run that catches all of them also
+//! puts its lines into `docs/internals/robustness.md`. The core itself carries no trace of them: each is a change of its text. A
+//! test holds that every change still applies, and that the document says how many there are.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 mod table;
@@ -27,14 +27,13 @@ const HEAD: [&str; 2] = [
 
 fn main() -> ExitCode {
     let names: Vec<_> = env::args().skip(1).collect();
-    let chosen = MUTANTS
-        .iter()
-        .chain(OF_TEXT)
-        .chain(OF_TENANTS)
-        .filter(|mutant| names.is_empty() || names.iter().any(|name| name == mutant.name));
+    let is_chosen = |mutant: &&Mutant| {
+        let mut chosen = names.iter();
+        names.is_empty() || chosen.any(|name| name == mutant.name)
+    };
     println!("{}", HEAD.join("\n"));
     let (mut lines, mut caught) = (Vec::new(), 0);
-    for mutant in chosen {
+    for mutant in mutants().filter(is_chosen) {
         let found = hunt(mutant);
         caught += usize::from(matches!(found, Ok(Some(_))));
         let found = match found {
@@ -46,10 +45,10 @@ fn main() -> ExitCode {
         println!("{line}");
         lines.push(line);
     }
-    let summary = format!("{caught} of {} caught", lines.len());
-    println!("\n{summary}");
-    let is_whole = caught == lines.len() && names.is_empty();
-    if is_whole && let Err(error) = document(&lines, &summary) {
+    println!("\n{caught} of {} caught", lines.len());
+    if caught == lines.len()
+        && let Err(error) = document(&lines)
+    {
         println!("{DOCUMENT}: {error}");
         return ExitCode::FAILURE;
     }
@@ -64,18 +63,47 @@ const DOCUMENT: &str = "docs/internals/robustness.md";
 const BEGIN: &str = "<!-- make mutants -->\n";
 const END: &str = "<!-- end -->\n";
 
-/// Puts the table between its marks in the document.
-fn document(lines: &[String], summary: &str) -> io::Result<()> {
-    let path = workspace().join(DOCUMENT);
-    let text = fs::read_to_string(&path)?;
-    let parts = text
-        .split_once(BEGIN)
-        .and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let (before, after) = parts.ok_or_else(|| io::Error::other("the marks are missing"))?;
-    let table = [&HEAD.map(str::to_owned)[..], lines].concat().join("\n");
+fn mutants() -> impl Iterator<Item = &'static Mutant> {
+    MUTANTS.iter().chain(OF_TEXT).chain(OF_TENANTS)
+}
+
+fn summary(caught: usize, all: usize) -> String {
+    let rest = if caught < all {
+        "; the others were not run since they were added"
+    } else {
+        ""
+    };
+    format!("{caught} of {all} caught{rest}:\n")
+}
+
+/// The document before, between and after the marks of the table.
+fn documented() -> io::Result<[String; 3]> {
+    let text = fs::read_to_string(workspace().join(DOCUMENT))?;
+    let parts = text.split_once(BEGIN).and_then(|(before, rest)| {
+        let (between, after) = rest.split_once(END)?;
+        Some([before, between, after].map(str::to_owned))
+    });
+    parts.ok_or_else(|| io::Error::other("the marks are missing"))
+}
+
+/// Puts lines of bugs that were caught into the table of the document; other bugs keep theirs.
+fn document(lines: &[String]) -> io::Result<()> {
+    let [before, between, after] = documented()?;
+    let known: Vec<_> = lines
+        .iter()
+        .map(String::as_str)
+        .chain(between.lines())
+        .collect();
+    let line = |mutant: &Mutant| {
+        let start = format!("| {} | ", mutant.name);
+        known.iter().find(|line| line.starts_with(&start)).copied()
+    };
+    let table: Vec<_> = mutants().filter_map(line).collect();
+    let summary = summary(table.len(), mutants().count());
+    let table = [&HEAD[..], &table].concat().join("\n");
     fs::write(
-        path,
-        format!("{before}{BEGIN}{summary}:\n\n{table}\n{END}{after}"),
+        workspace().join(DOCUMENT),
+        format!("{before}{BEGIN}{summary}\n{table}\n{END}{after}"),
     )
 }
 
@@ -179,15 +207,22 @@ mod tests {
 
     #[test]
     fn every_bug_still_applies() {
-        let applied = MUTANTS
-            .iter()
-            .chain(OF_TEXT)
-            .chain(OF_TENANTS)
-            .map(|mutant| {
-                let text = fs::read_to_string(mutant.path()).expect("a source file");
-                mutant.apply(&text)
-            });
+        let applied = mutants().map(|mutant| {
+            let text = fs::read_to_string(mutant.path()).expect("a source file");
+            mutant.apply(&text)
+        });
         let stale: Vec<_> = applied.filter_map(Result::err).collect();
         assert!(stale.is_empty(), "{stale:#?}");
+    }
+
+    #[test]
+    fn the_document_says_how_many_bugs_there_are_and_were_caught() {
+        let [_, between, _] = documented().expect("the document has a table");
+        let named = between.lines().filter_map(|line| line.strip_prefix("| "));
+        let named: Vec<_> = named.filter_map(|line| line.split(' ').next()).collect();
+        let caught = mutants().filter(|mutant| named.contains(&mutant.name));
+        let caught: Vec<_> = caught.map(|mutant| mutant.name).collect();
+        assert_eq!(named[2..], caught, "lines in the order of the table");
+        assert!(between.starts_with(&summary(caught.len(), mutants().count())));
     }
 }
