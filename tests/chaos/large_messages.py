@@ -6,7 +6,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import tokenizer_pb2
 
 from tests.chaos.figures import Figures, Scale
-from tests.chaos.good_client import PACED, beside_one
+from tests.chaos.good_client import PACED, beside, in_words
 from tests.chaos.malformed import GENERATE_ONE, end_of
 from tests.server.connection import start
 
@@ -14,6 +14,10 @@ ROUNDS = {Scale.QUICK: 2, Scale.MEDIUM: 50, Scale.LONG: 2_000}
 AT_ONCE = 4
 """Calls of each kind."""
 MOST_BYTES = 2**20 - 64
+MAX_GAP_S = 0.25
+"""Of the good client, between two messages of tokens."""
+MAX_GROWTH = 64 * 2**20
+"""Ten refused messages left 13 MiB when they were kept alive: the quick form would leave 100."""
 DETOKENIZE = "/chairlift.v1.TokenizerService/Detokenize"
 BAD = ("INVALID_ARGUMENT", "BAD_PARAMETER")
 TOO_LONG = ("INVALID_ARGUMENT", "PROMPT_TOO_LONG")
@@ -25,16 +29,24 @@ async def run(scale, lab):
     server = await lab.server(**PACED)
     cases = [*messages()]
 
-    async def storm():
+    async def storm(num_rounds):
         async with server.channel(max_receive_message_length=-1) as channel:
-            for i in range(ROUNDS[scale]):
+            for i in range(num_rounds):
                 await asyncio.gather(*(send(channel, *case) for case in cases * AT_ONCE))
                 lab.progress(f"large messages: {i} rounds")
 
-    good = await beside_one(lab, server, storm())
+    # What the first ones take once, arenas and threads, is no growth.
+    await storm(1)
+    before = await server.inside("figures")
+    (alone,), (during,) = await beside(lab, server, storm(ROUNDS[scale]))
     await server.until_idle()
+    grown = (await server.inside("figures"))["memory"] - before["memory"]
+    if scale is not Scale.QUICK:
+        assert during.worst_gap_s < MAX_GAP_S, during
+    assert grown < MAX_GROWTH, grown
+    good = [in_words(alone, during, "alone"), f"memory {grown / 2**20:+.1f} MiB"]
     num = ROUNDS[scale] * AT_ONCE * len(cases)
-    return Figures("large messages", f"{num:,} messages of 1 MiB, {AT_ONCE} of a kind", [good])
+    return Figures("large messages", f"{num:,} messages of 1 MiB, {AT_ONCE} of a kind", good)
 
 
 async def send(channel, method, message, expected):
