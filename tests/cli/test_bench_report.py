@@ -183,7 +183,7 @@ def test_a_page_stays_small() -> None:
 
 
 def test_marks_of_an_axis_are_round() -> None:
-    assert linear([0, 37], 0, 100).ticks() == [0, 5, 10, 15, 20, 25, 30, 35, 40]
+    assert linear([0, 37], 0, 100).ticks() == [0, 10, 20, 30, 40]
     assert logarithmic([0.004, 0.3], 0, 100).ticks() == pytest.approx(
         [0.005, 0.01, 0.02, 0.05, 0.1, 0.2]
     )

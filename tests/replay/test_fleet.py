@@ -1,6 +1,6 @@
 """One replica does what a replay does; of many, the caches hold what an independent cache holds."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -117,18 +117,32 @@ def test_hits_are_those_of_an_independent_cache(routing: Routing, replicas: int)
     assert done.hit_rate == pytest.approx(expected, rel=0.01)
 
 
+def conversations(num_requests: int) -> Trace:
+    """Turns of 300 conversations, each of which repeats all before it."""
+    trace = draw_trace("prefix", num_requests=num_requests, rate_per_s=1, seed=1)
+    random = np.random.default_rng(1)
+    num_turns: Counter[int] = Counter()
+    for request in trace.requests:
+        conversation = int(random.integers(300))
+        num_turns[conversation] += 1
+        turns = np.arange(10 * num_turns[conversation], dtype=np.uint64)
+        # Every conversation begins alike: affinity alone would send all of them to one replica.
+        alike = np.arange(4, dtype=np.uint64)
+        request.blocks = np.concatenate([alike, turns + np.uint64(1000 * (conversation + 1))])
+        request.num_prompt = len(request.blocks) * trace.header.block_size + 1
+        request.num_output = request.max_tokens = 4
+    return trace
+
+
 def hit_rate(trace: Trace, routing: Routing) -> tuple[float, float]:
-    options = FleetOptions(replicas=8, routing=routing, blocks_per_replica=1000)
+    options = FleetOptions(replicas=8, routing=routing, blocks_per_replica=2000)
     settings = fleet_settings(trace.header, options, len(trace.requests), has_queue=False)
     done = replay_fleet(trace, settings, INFINITELY_FAST, options, seed=0)
     return done.hit_rate, done.replica_tokens.max() / done.replica_tokens.mean()
 
 
 def test_prefixes_are_found_far_more_often_than_in_turn_and_the_load_is_even() -> None:
-    trace = draw_trace("long", num_requests=1500, rate_per_s=1, scale=8, seed=1)
-    for request in trace.requests:
-        # Every conversation begins alike: affinity alone would send all of them to one replica.
-        request.blocks = np.concatenate([np.arange(4, dtype=np.uint64), request.blocks[4:]])
+    trace = conversations(num_requests=1500)
     in_turn, _ = hit_rate(trace, Routing.ROUND_ROBIN)
     for routing in (Routing.PREFIX, Routing.BOTH):
         found, imbalance = hit_rate(trace, routing)

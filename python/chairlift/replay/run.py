@@ -215,7 +215,8 @@ class _Replay:
         if not work.is_repeat:
             self._indices = self._index_of_slot[self._rows.slot[work.sampled_rows]]
         indices, token_counts = self._indices, self._token_counts
-        tokens = self._answers.at(indices, token_counts.num_output(indices))
+        num_output = token_counts.num_output(indices, is_repeat=work.is_repeat)
+        tokens = self._answers.at(indices, num_output)
         start = self._now
         self._now += self._step_time.duration(work.num_tokens, work.num_context)
         events = self._core.update(self._now, step, tokens)

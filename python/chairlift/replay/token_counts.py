@@ -38,8 +38,16 @@ class TokenCounts:
         self._num_repeats = 0
         self._num_left = 0
 
-    def num_output(self, indices: Int64Array) -> Int64Array:
-        """Return the tokens so far; for the requests of the last step while it is repeated."""
+    def num_output(self, indices: Int64Array, *, is_repeat: bool) -> Int64Array:
+        """Return the tokens so far.
+
+        Args:
+            indices: Indices of the requests.
+            is_repeat: Whether the requests are those of the last `count`.
+        """
+        if not is_repeat:
+            # The repeats are of the requests of the last step alone.
+            self._settle()
         return self._num_output[indices] + self._num_repeats
 
     def count(self, indices: Int64Array, now: int, *, is_repeat: bool) -> int:

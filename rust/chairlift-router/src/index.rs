@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 
-use crate::router::ReplicaId;
+use crate::replica_id::ReplicaId;
 
 const NONE: u32 = u32::MAX;
 

@@ -20,8 +20,8 @@
 mod index;
 mod load;
 pub mod random;
+mod replica_id;
 pub mod router;
 
-pub use router::{
-    ConfigError, MAX_REPLICAS, Prompt, ReplicaId, Router, RouterConfig, Routing, Ticket,
-};
+pub use replica_id::ReplicaId;
+pub use router::{ConfigError, MAX_REPLICAS, Prompt, Router, RouterConfig, Routing, Ticket};

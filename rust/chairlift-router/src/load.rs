@@ -6,7 +6,7 @@
 //! - *Of others*: requests that a replica reports beyond the router's own, at the mean weight of a request. A report is
 //!   trusted within bounds: a replica that reports too many gets less work, and no more.
 
-use crate::router::ReplicaId;
+use crate::replica_id::ReplicaId;
 
 /// What a request counts beside the tokens of its prompt that are computed: the router does not know its answer.
 pub(crate) const ANSWER_WEIGHT: f64 = 256.0;

@@ -6,6 +6,7 @@ use crate::{
     index::Index,
     load::{ANSWER_WEIGHT, Loads},
     random::Random,
+    replica_id::ReplicaId,
 };
 
 /// Replicas of a router at most.
@@ -13,9 +14,6 @@ pub const MAX_REPLICAS: usize = 4096;
 
 /// Names that the index of a router holds at most, over all replicas: about 80 bytes each.
 pub const MAX_NAMES: usize = 1 << 24;
-
-/// Dense index of a replica.
-pub type ReplicaId = u16;
 
 /// Beyond its bound a replica may have so many requests of mean weight: a fleet with little to do needs no balance.
 const SLACK: f64 = 4.0;

@@ -1,0 +1,4 @@
+//! The name of a replica.
+
+/// Dense index of a replica.
+pub type ReplicaId = u16;
