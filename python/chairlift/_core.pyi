@@ -377,7 +377,8 @@ class ProcessGuard:
     """A thread that ends this process and never needs the interpreter's lock.
 
     It ends the process when the interpreter is silent for longer than it may be, and when a
-    shutdown takes too long. Time in which the process was stopped (SIGSTOP) counts as no time.
+    shutdown takes too long. Time in which the process was stopped (SIGSTOP) counts as no time, and
+    neither is it silence while threads wait for a processor, up to a minute.
     """
 
     def __new__(cls, exit_code: int) -> ProcessGuard:

@@ -109,6 +109,38 @@ with _core.ProcessGuard(70) as guard:
 """
 
 
+STARVED = """
+import os, subprocess, sys, time
+from chairlift import _core
+
+guard = _core.ProcessGuard(70)
+# On one processor: the interpreter with the least share, and a process that takes all of it.
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+# It ends with this process, also where the guard ends that.
+busy = f"while __import__('os').getppid() == {os.getpid()}: pass"
+hog = subprocess.Popen([sys.executable, "-c", busy])
+try:
+    os.nice(19)
+    guard.limit_silence(0.5)
+    # The time of a processor that it needs is short, and what passes until it has it is not.
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        pass
+    print("alive")
+finally:
+    hog.kill()
+"""
+
+SILENT = """
+import ctypes, threading
+from chairlift import _core
+
+guard = _core.ProcessGuard(70)
+guard.limit_silence(0.5)
+ctypes.PyDLL(None).pause()
+"""
+
+
 def run(program: str, **environment: str) -> list[str]:
     """Run a program and return the lines that it printed."""
     done = subprocess.run(
@@ -125,6 +157,19 @@ def run(program: str, **environment: str) -> list[str]:
 
 def test_threads_survive_fork_and_many_callers_and_do_not_delay_exit():
     assert run(THREADS) == ["forked", "shared"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts of waits are Linux's")
+def test_an_interpreter_that_waits_for_a_processor_is_not_silent():
+    assert run(STARVED) == ["alive"]
+
+
+def test_an_interpreter_that_native_code_holds_is_silent():
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 70
+    assert "the interpreter has not run for" in done.stderr
 
 
 def test_a_mistyped_instruction_set_is_one_warning_and_no_engine_loads_with_it():

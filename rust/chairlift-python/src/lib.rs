@@ -32,6 +32,7 @@ mod process_guard;
 mod recording;
 mod recurrent;
 mod router;
+mod run_queue;
 mod sampling;
 mod scale;
 mod scheduler;

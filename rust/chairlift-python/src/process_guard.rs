@@ -1,8 +1,9 @@
 //! `ProcessGuard`: a thread that ends the process and never needs the interpreter's lock.
 //!
 //! Python's own timers and watchdogs are Python threads: native code that holds the lock silences them, signal handlers
-//! included. This thread reads clocks and flags only. Of a time in which it did not run itself (SIGSTOP, a paused virtual
-//! machine) it knows nothing, so that such a time counts against no deadline.
+//! included. This thread reads clocks, flags and what the kernel counts. Of a time in which it did not run itself (SIGSTOP,
+//! a paused virtual machine) it knows nothing, so that such a time counts against no deadline. On a machine with more work
+//! than processors an interpreter is silent because its threads wait for one: that is no silence either, within a bound.
 
 use std::{
     io::{self, Write},
@@ -14,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::run_queue::RunQueue;
 use pyo3::{
     exceptions::{PyOSError, PyValueError},
     prelude::*,
@@ -31,9 +33,17 @@ const GAP: Duration = Duration::from_secs(1);
 /// After a signal the interpreter may be silent for no longer than this, whatever was allowed before.
 const SILENCE_AFTER_SIGNAL: Duration = Duration::from_secs(5);
 
+/// From this part of the longest silence on, the waits of threads are looked at.
+const SUSPICIOUS: u32 = 5;
+
+/// The most that one silence may grow by the waits of threads: one of them may wait for ever.
+const MAX_WAITED: Duration = Duration::from_secs(60);
+
 /// What the process is held to, all of it on the clock of `Instant`.
 struct State {
     last_beat: Instant,
+    /// Of the time since then, what threads of the process waited for a processor.
+    waited: Duration,
     max_silence: Option<Duration>,
     exit_at: Option<Instant>,
     grace: Option<Grace>,
@@ -53,6 +63,22 @@ impl State {
         self.exit_at = self.exit_at.map(|at| at + gap);
     }
 
+    fn beat(&mut self, now: Instant) {
+        self.last_beat = now;
+        self.waited = Duration::ZERO;
+    }
+
+    /// Whether the silence so far is long enough to ask for its cause.
+    fn is_suspicious(&self, now: Instant) -> bool {
+        let silence = now.saturating_duration_since(self.last_beat);
+        self.max_silence
+            .is_some_and(|most| silence > most / SUSPICIOUS)
+    }
+
+    fn note_wait(&mut self, waited: Duration) {
+        self.waited = (self.waited + waited).min(MAX_WAITED);
+    }
+
     fn note_signal(&mut self, now: Instant) {
         let has_come = |grace: &mut Grace| {
             grace
@@ -70,13 +96,15 @@ impl State {
         if most >= SILENCE_AFTER_SIGNAL {
             self.max_silence = Some(SILENCE_AFTER_SIGNAL);
             // A longer silence was allowed so far: the shorter one begins here.
-            self.last_beat = now;
+            self.beat(now);
         }
     }
 
     /// Why the process has to end now.
     fn verdict(&self, now: Instant) -> Option<String> {
-        let silence = now.saturating_duration_since(self.last_beat);
+        let silence = now
+            .saturating_duration_since(self.last_beat)
+            .saturating_sub(self.waited);
         if self.max_silence.is_some_and(|most| silence > most) {
             let seconds = silence.as_secs_f64();
             return Some(format!("the interpreter has not run for {seconds:.1} s"));
@@ -123,9 +151,18 @@ fn print_within(most: Duration, text: String) {
 
 fn watch(state: &Mutex<State>, exit_code: i32) {
     let mut last = Instant::now();
+    let mut queue: Option<RunQueue> = None;
     loop {
         thread::sleep(PERIOD);
         let now = Instant::now();
+        let is_suspicious = lock(state).is_suspicious(now);
+        let waited = queue.as_mut().filter(|_| is_suspicious);
+        let waited = waited.map_or(Duration::ZERO, |queue| queue.waited(now));
+        if !is_suspicious {
+            queue = None;
+        } else if queue.is_none() {
+            queue = Some(RunQueue::new(now));
+        }
         let mut state = lock(state);
         if state.closed {
             return;
@@ -133,6 +170,8 @@ fn watch(state: &Mutex<State>, exit_code: i32) {
         let slept = now.saturating_duration_since(last);
         if slept > GAP {
             state.forgive(slept.saturating_sub(PERIOD));
+        } else {
+            state.note_wait(waited);
         }
         last = now;
         state.note_signal(now);
@@ -152,6 +191,7 @@ impl ProcessGuard {
     fn new(exit_code: i32) -> PyResult<Self> {
         let state = Arc::new(Mutex::new(State {
             last_beat: Instant::now(),
+            waited: Duration::ZERO,
             max_silence: None,
             exit_at: None,
             grace: None,
@@ -166,13 +206,13 @@ impl ProcessGuard {
     }
 
     fn beat(&self) {
-        lock(&self.state).last_beat = Instant::now();
+        lock(&self.state).beat(Instant::now());
     }
 
     fn limit_silence(&self, seconds: f64) -> PyResult<()> {
         let most = duration(seconds)?;
         let mut state = lock(&self.state);
-        state.last_beat = Instant::now();
+        state.beat(Instant::now());
         state.max_silence = Some(most);
         Ok(())
     }
