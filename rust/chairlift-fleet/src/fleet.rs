@@ -287,10 +287,16 @@ impl Fleet {
         if self.outcomes.progress[index as usize].num_sent != num_sent {
             return;
         }
-        let Some(ticket) = self.tickets[index as usize].take() else {
+        let slot = &mut self.tickets[index as usize];
+        let Some(replica) = slot.as_ref().map(Ticket::replica) else {
             return;
         };
-        let replica = ticket.replica();
+        if matches!(&self.states[replica as usize], State::Lost(requests) if requests.contains(&index))
+        {
+            // The step that would have ended it was lost with its replica.
+            return;
+        }
+        let ticket = slot.take().expect("invariant: it was there");
         self.router(index).end(ticket);
         self.num_left -= 1;
         if self.states[replica as usize] == State::Draining && self.is_empty(replica) {
