@@ -64,7 +64,7 @@ mutants! { MUTANTS of "chairlift-core":
     revived_blocks_are_free, "-", "a cached free block is counted as free and as a hit", "kv_cache/admit.rs":
         "Source::Known(block) => self.pool.num_references(block) == 0," => "Source::Known(_) => false,";
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
-        "        self.forget(block);\n        block\n" => "        block\n";
+        "        self.forget(block);\n        self.map.hold(block, 1, tenant);\n" => "        self.map.hold(block, 1, tenant);\n";
     two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "kv_cache/prefix_cache.rs":
         "let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {\n            return;\n        };\n        entry.insert(block);" =>
             "self.by_hash[group].insert(hash, block);";
@@ -176,7 +176,7 @@ mutants! { MUTANTS of "chairlift-core":
     fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/sequence_group.rs":
         "sibling.num_computed = sibling.num_prompt - 1;" => "sibling.num_computed = sibling.num_prompt;";
     fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache/fork.rs":
-        "                self.pool.share(block);\n                group_blocks.blocks.push(block);\n            }\n        }\n        let num_full" => "                group_blocks.blocks.push(block);\n            }\n        }\n        let num_full";
+        "                self.pool.share(block);\n                let references" => "                let references";
     answers_draw_alike, "-", "all answers have the index of the first", "scheduler/sequence_group.rs":
         "                request.index,\n                request.num_prompt - 1," => "                0,\n                request.num_prompt - 1,";
     answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
