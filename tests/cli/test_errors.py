@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
         ("serve --xyz", "no such option: --xyz"),
         ("serve --listen", "option '--listen' requires an argument"),
         ("serve a b", "got unexpected extra argument(s) (b)"),
-        ("replay", "missing argument 'trace'"),
+        ("replay", "--trace: expected a file or a recipe"),
         ("bench offline", "missing option '--workload'"),
         ("bench quality", "missing option '--text'"),
         ("bench quality --text /nope", "--text: /nope: no such file or directory"),

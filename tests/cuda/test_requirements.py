@@ -41,7 +41,7 @@ def test_a_machine_that_lacks_something_runs_the_model_on_the_cpu_and_says_why(m
     gpu, expected = LACKING[case]
     with caplog.at_level(logging.WARNING):
         place = resolve_device(EngineConfig(), model, find_gpu=lambda: gpu)
-    assert place.device.type == "cpu"
+    assert place.torch_device.type == "cpu"
     assert (expected in caplog.text) == (gpu is not None)
 
 

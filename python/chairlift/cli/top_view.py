@@ -133,7 +133,8 @@ class TopView:
         assert info is not None
         running_requests = state.running_requests()
         num_rows = min(info.max_num_seqs, limit)
-        room = max(10, width - _LABEL - len(f"row {num_rows - 1} ") - 1)
+        label = len(f"row {info.max_num_seqs - 1} ")
+        room = max(10, width - _LABEL - label - 1)
         steps = list(state.steps)[-room:]
         watched = WatchedTimeline("", info.max_num_seqs)
         for step in steps:
@@ -143,7 +144,7 @@ class TopView:
         picture = watched.timeline()
         of_row = {request.row: (handle, request) for handle, request in running_requests.items()}
         for row, line in enumerate(terminal_rows(picture, num_rows, 1, numbered=False)):
-            line.pad_right(room + len(f"row {num_rows - 1} ") + 1 - line.cell_len)
+            line.pad_right(room + label + 1 - line.cell_len)
             if row in of_row:
                 handle, request = of_row[row]
                 is_seen = handle in watched.handles

@@ -37,8 +37,8 @@ class EngineCall(ConvertedCall):
         super().__init__(server, outbox, context, request, output, label)
         self._is_stream = is_stream
         self._num_prompt_tokens = 0
-        self._answers: dict[int, pb.Tokens] = {}
-        """Ids and log probabilities of answers that are sent whole."""
+        self._answers: dict[int, vllm.GenerateComplete] = {}
+        """Answers that are sent whole: what they have so far is converted as it comes."""
 
     def convert(self, event: pb.Event) -> Iterable[object]:
         """Return the messages of an event."""
@@ -49,7 +49,7 @@ class EngineCall(ConvertedCall):
             if self._is_stream:
                 yield self._chunk(event.index, event.tokens)
             else:
-                self._answers.setdefault(event.index, pb.Tokens()).MergeFrom(event.tokens)
+                self._collect(event.index, event.tokens)
         elif kind == "finished":
             yield self._complete(event.index, event.finished)
 
@@ -63,17 +63,20 @@ class EngineCall(ConvertedCall):
         )
         return vllm.GenerateResponse(chunk=chunk)
 
+    def _collect(self, index: int, tokens: pb.Tokens) -> None:
+        answer = self._answers.setdefault(index, vllm.GenerateComplete())
+        answer.output_ids.extend(tokens.token_ids)
+        logprobs = _logprobs(tokens)
+        if logprobs is not None:
+            answer.output_logprobs.MergeFrom(logprobs)
+
     def _complete(self, index: int, finished: pb.Finished) -> vllm.GenerateResponse:
-        answer = self._answers.pop(index, pb.Tokens())
-        complete = vllm.GenerateComplete(
-            output_ids=answer.token_ids,
-            finish_reason=_REASONS[finished.reason],
-            prompt_tokens=self._num_prompt_tokens,
-            completion_tokens=finished.usage.output_tokens,
-            cached_tokens=finished.usage.cached_tokens,
-            output_logprobs=_logprobs(answer),
-            index=index,
-        )
+        complete = self._answers.pop(index, vllm.GenerateComplete())
+        complete.finish_reason = _REASONS[finished.reason]
+        complete.prompt_tokens = self._num_prompt_tokens
+        complete.completion_tokens = finished.usage.output_tokens
+        complete.cached_tokens = finished.usage.cached_tokens
+        complete.index = index
         match = finished.WhichOneof("match")
         if match == "stop":
             complete.matched_stop_str = finished.stop
