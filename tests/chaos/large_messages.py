@@ -15,7 +15,7 @@ AT_ONCE = 4
 """Calls of each kind."""
 MOST_BYTES = 2**20 - 64
 MAX_GAP_S = 0.25
-"""Of the good client, between two messages of tokens."""
+"""Longest gap of the good client between two messages of tokens."""
 MAX_GROWTH = 64 * 2**20
 """Ten refused messages left 13 MiB when they were kept alive: the quick form would leave 100."""
 DETOKENIZE = "/chairlift.v1.TokenizerService/Detokenize"

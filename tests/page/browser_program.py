@@ -16,7 +16,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-SIZES = {"desk": (1280, 800), "tablet": (820, 1180), "phone": (390, 844)}
+SIZES = {"desktop": (1280, 800), "tablet": (820, 1180), "phone": (390, 844)}
 PATIENCE_MS = 60_000
 WATCH_POLICY = """
 window.violations = [];
@@ -46,7 +46,7 @@ SMALL = """(least) => [...document.querySelectorAll('button, input, textarea, su
 
 
 @contextmanager
-def opened(browser: Browser, url: str, size: str = "desk", **settings: object) -> Iterator[Page]:
+def opened(browser: Browser, url: str, size: str = "desktop", **settings: object) -> Iterator[Page]:
     """Open the page; nothing may come from another host or break the policy."""
     width, height = SIZES[size]
     context = browser.new_context(
@@ -109,7 +109,7 @@ def looks(browser: Browser, urls: dict[str, str], folder: Path, axe: str) -> Non
     for scene, url in urls.items():
         for size in SIZES:
             for scheme in ("light", "dark", "forced"):
-                if scheme == "forced" and (scene, size) != ("busy", "desk"):
+                if scheme == "forced" and (scene, size) != ("busy", "desktop"):
                     continue
                 forced = "active" if scheme == "forced" else "none"
                 scheme_ = "light" if scheme == "light" else "dark"
@@ -278,7 +278,7 @@ def shows_markup_as_text(browser: Browser, urls: dict[str, str]) -> None:
 
 
 def looks_through_a_lens(browser: Browser, urls: dict[str, str]) -> None:
-    """Of thousands of rows 64 are drawn, and others can be chosen."""
+    """Draw 64 of thousands of rows, and choose others."""
     url = urls["thousands"]
     with opened(browser, url) as page:
         until_shown(page)
@@ -360,7 +360,7 @@ def main() -> None:
     urls = dict(pair.split("=", 1) for pair in sys.argv[at + 1 :])
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        # A container of CI is root, whom Chromium gives no sandbox.
+        # Chromium runs without its sandbox as root, and CI is root in its container.
         browser = playwright.chromium.launch(
             executable_path=os.environ["CHROMIUM"], args=["--no-sandbox"]
         )

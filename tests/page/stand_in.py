@@ -166,7 +166,7 @@ class StandIn:
         self.num_feeds = 0
         self.cancelled: set[str] = set()
         self.query: dict[str, str] = {}
-        """Of the last feed."""
+        """Query of the last feed."""
         routes = [
             Route("/page/feed", self.feed),
             Route("/page/runs", self.runs, methods=["POST"]),

@@ -1,4 +1,4 @@
-"""The machine and the model of a measurement, for those who read its figures."""
+"""The machine and the model of a measurement: figures mean nothing without them."""
 
 import functools
 import platform

@@ -52,7 +52,7 @@ _RESERVED = frozenset(
 """Variables of templates; the names of the model's special tokens are reserved too."""
 
 _MAX_BYTES = 256 << 20
-"""Of a tokenizer.json; those of 250,000 tokens take 35 MB."""
+"""Largest tokenizer.json; those of 250,000 tokens take 35 MB."""
 
 THINK_MARK = "</think>"
 """Ends the reasoning of an answer; a template that names it may leave out that of earlier ones."""
@@ -321,7 +321,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids; ids that the tokenizer does not know contribute nothing."""
-        # As in `encode`: a batch releases the interpreter's lock.
+        # The reason is that of `encode`: a batch releases the interpreter's lock.
         (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return str(text)
 

@@ -198,7 +198,7 @@ def _number(number: str, colour: str, run: Run, painter: _Painter) -> list[Shape
     middle, y = (start + stop) / 2, box.y(run.row)
     chip = Box(middle - width / 2, y, width, box.row_height)
     return [
-        # As high as the bar, so that no gap between cells crosses the number.
+        # The box is as high as the bar, so that no gap between cells crosses the number.
         Boxes([chip], colour),
         Text(
             middle,

@@ -124,7 +124,7 @@ class Timeline:
     """The work of each row over the steps of one run."""
 
     name: str
-    """Of the run: its batching policy, say."""
+    """Name of the run: its batching policy, say."""
     num_rows: int
     num_blocks: int
     """KV blocks of the pool; 0 if that is not known."""

@@ -62,7 +62,7 @@ pub(crate) struct KvCache {
     /// owner gives back meanwhile would be written, by a swap or another copy, before this one has read it.
     copied: Vec<BlockId>,
     host: HostPool,
-    /// Of recurrent states; None: the model has none.
+    /// Snapshots of recurrent states; None: the model has no such state.
     snapshots: Option<Snapshots>,
 }
 
@@ -130,7 +130,7 @@ impl KvCache {
     pub(crate) fn lookup(&self, table: &mut BlockTable, tokens: &[i32]) -> usize {
         let most = (tokens.len() - 1) / self.block_size;
         self.extend_hashes(table, tokens, most);
-        // Of each group: how many blocks up to the one at hand are known without a gap.
+        // By group: how many blocks up to the one at hand are known without a gap.
         let mut known = vec![0; self.groups.len()];
         let (mut num_hits, mut num_known) = (0, 0);
         table.snapshot = None;
@@ -321,7 +321,7 @@ impl KvCache {
             let (hash, parent) = (table.hashes[block_index], table.parent(block_index));
             for group in 0..self.groups.len() {
                 let block = table.block(group, block_index);
-                // Of what came back from host memory, nothing is behind a window.
+                // Nothing that came back from host memory is behind a window.
                 if block != NULL_BLOCK {
                     self.prefix_cache
                         .publish(group, block, hash, parent, tokens);

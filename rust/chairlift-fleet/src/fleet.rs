@@ -335,7 +335,7 @@ impl Fleet {
     }
 
     fn lose(&mut self, replica: u16) {
-        // Of a replica that was drained and started again meanwhile, another loss was drawn.
+        // A replica that was drained and started again meanwhile has another loss.
         let is_there = matches!(self.states[replica as usize], State::Up | State::Draining)
             && self.losses[replica as usize] == self.now;
         let Some(failures) = self.options.failures.filter(|_| is_there) else {

@@ -42,7 +42,7 @@ const MAX_WAITED: Duration = Duration::from_secs(60);
 /// What the process is held to, all of it on the clock of `Instant`.
 struct State {
     last_beat: Instant,
-    /// Of the time since then, what threads of the process waited for a processor.
+    /// How long threads of the process have waited for a processor since then.
     waited: Duration,
     max_silence: Option<Duration>,
     exit_at: Option<Instant>,

@@ -56,7 +56,7 @@ impl RowUsage {
     }
 }
 
-/// Of 32 rows one is reserved, and of 16 or more one at least.
+/// One of 32 rows is reserved, and one at least of 16 or more.
 pub(crate) fn num_reserved_rows(num_rows: usize) -> usize {
     if num_rows < 16 {
         0

@@ -21,7 +21,7 @@ from tests.tokenizer_families import byte_level_bpe
 ORIGIN = Origin("h", 1, "tiny")
 NUM_CANDIDATES = 20
 SHORT_BYTES = 64 * 2**10
-"""Of a piece that is joined and written in less than a millisecond."""
+"""Size of a piece that is joined and written in less than a millisecond."""
 MANY = 2_000
 """Tokens, whose entries are 2 MB of JSON together."""
 

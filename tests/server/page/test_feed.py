@@ -96,8 +96,8 @@ async def test_the_queue_names_own_requests_and_counts_all_causes(api, guarded):
     ann, bob = ({"authorization": f"Bearer {token}"} for token in (ANN, BOB))
     async with api(server=guarded, max_num_seqs=1) as served:
         calls = [
-            asyncio.create_task(served.post("/v1/completions", long, **who))
-            for who in (ann, ann, bob, bob)
+            asyncio.create_task(served.post("/v1/completions", long, **caller))
+            for caller in (ann, ann, bob, bob)
         ]
         async with feed(served, **ann) as events:
             queue = await events.until("queue", lambda queue: queue["num_other"])

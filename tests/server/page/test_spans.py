@@ -11,7 +11,7 @@ from chairlift.server.page.step_history import MAX_CELLS, StepHistory
 from chairlift.server.page.subscriber import MAX_FRAMES, Subscriber
 
 WORK = {"p": RowWork.PREFILL, "d": RowWork.DECODE, "v": RowWork.VERIFY, "D": RowWork.DECODE}
-"""Of a cell; a capital letter ends its row."""
+"""Letter of a cell's work; a capital letter ends its row."""
 
 
 def step(*cells, preempted=(), number=1):

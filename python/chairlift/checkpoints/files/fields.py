@@ -30,7 +30,7 @@ MAX_OF: Final = {
 """The largest integers of fields whose products are sizes of memory, or bounds of loops: several
 times the largest value of any model."""
 MAX_JSON_BYTES: Final = 64 << 20
-"""Of a file with settings; the largest real ones, indices of many shards, take a few megabytes."""
+"""Largest file of settings; real ones, indices of many shards, take a few megabytes."""
 
 _FLOAT32_MAX: Final = 3.4e38
 _FLOAT32_MIN: Final = 1.2e-38

@@ -122,7 +122,7 @@ class Adapters:
         root = Path(self._config.adapter_folder).resolve()
         folder = root / name
         for path in (folder, folder / CONFIG_FILE, folder / TENSOR_FILE):
-            # Of a file that is missing the loader tells.
+            # The loader tells of a file that is missing.
             if not _is_inside(path, root):
                 message = "folder: expected one inside adapter_folder, got a link out of it"
                 raise RequestError(Reason.BAD_PARAMETER, message, field="folder")

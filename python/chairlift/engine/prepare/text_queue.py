@@ -84,7 +84,7 @@ class TextLimits:
         return self._check_bytes(text, field)
 
     def _check_bytes(self, text: object, field: str, why: str = "") -> int:
-        # Of a text that is much too long not even the bytes are counted.
+        # Not even the bytes of a text that is much too long are counted.
         is_long = isinstance(text, str) and len(text) > self.max_bytes
         num_bytes = 0 if is_long else checks.utf8_len(text, field)
         if is_long or num_bytes > self.max_bytes:

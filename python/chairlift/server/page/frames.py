@@ -1,4 +1,4 @@
-"""Frames: what happened in the steps since the last one, encoded once for all who ask for the same.
+"""Frames: what happened in the steps since the last one, encoded once for all feeds of one view.
 
 A frame costs about as much as it has spans. All sources of frames together may use a twentieth of a
 core: where there are many, or the batch is large, frames come more rarely and have more steps.

@@ -68,6 +68,6 @@ class StepHistory:
     def _row_of(self, request: int, record: "StepRecord") -> int:
         """Return the row that a request had before a step; -1 if no step has shown it."""
         rows = np.flatnonzero(self._request_of_row == request)
-        # Of several sequences, one that goes on has kept its row.
+        # A request may have several sequences: one that goes on has kept its row.
         lost = rows[~np.isin(rows, record.row_numbers)]
         return int(lost[0]) if len(lost) else int(rows[0]) if len(rows) else -1

@@ -23,9 +23,9 @@ pub const MAX_CELLS: usize = 512;
 pub struct CellUse {
     /// Held by requests.
     pub held: u32,
-    /// Of these, by requests of the tenant that asks.
+    /// Held blocks that requests of the tenant that asks hold.
     pub own: u32,
-    /// Of these, by several requests or sequences.
+    /// Held blocks that several requests or sequences hold.
     pub shared: u32,
     /// Held by none, and found by the prefix cache.
     pub cached: u32,

@@ -9,7 +9,7 @@ use crate::{
 /// A block table and what its owner has computed.
 #[derive(Clone, Copy)]
 pub(crate) struct TableUse<'a> {
-    /// Of the owner, for messages.
+    /// Id of the owner, for messages.
     pub(crate) id: u64,
     pub(crate) table: &'a BlockTable,
     pub(crate) num_computed: usize,

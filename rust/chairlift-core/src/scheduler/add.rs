@@ -13,7 +13,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
     pub request: RequestId,
-    /// Of its sequences, in order.
+    /// The slots of its sequences, in order.
     pub slots: Vec<Slot>,
     /// Requests before it in the queue; with several tenants as if they took turns.
     pub queue_position: usize,

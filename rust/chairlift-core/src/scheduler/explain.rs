@@ -38,7 +38,7 @@ impl Scheduler {
     pub fn explain(&self, request: RequestId) -> Option<Explanation> {
         let sequences = self.slots.sequences(request).into_iter();
         let sequences = sequences.filter_map(|slot| self.slots.get(slot));
-        // Of several the one that is furthest from its end: a sibling that waits for its parent does as the parent does.
+        // The sequence that is furthest from its end counts: a sibling that waits for its parent does as the parent does.
         let leads = sequences.filter(|sequence| sequence.parent.is_none());
         let request = leads.min_by_key(|sequence| (sequence.row().is_some(), sequence.index))?;
         Some(self.explanation(request, self.num_before(request)))

@@ -41,9 +41,9 @@ impl RowUsage {
 /// Tokens of prompts of tenants below their share that this step has not come to.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// Of prompts that have begun, by tenant; empty if there is nothing to share.
+    /// Tokens of prompts that have begun, by tenant; empty if there is nothing to share.
     begun: Vec<usize>,
-    /// Of the request that is admitted next.
+    /// Tenant and tokens of the request that is admitted next.
     next: Option<(Tenant, usize)>,
 }
 

@@ -71,7 +71,7 @@ impl Scheduler {
         let num_used = self.kv.num_blocks() - num_free_blocks;
         let unwritten = |&slot: &Slot| {
             let request = self.slots.get(slot);
-            // Of a block that others own, too, nothing is its own.
+            // A block that others own, too, counts for none of them.
             let request = request.filter(|request| {
                 request.parent.is_none() && !self.kv.is_tail_shared(&request.table)
             });

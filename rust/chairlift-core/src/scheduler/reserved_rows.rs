@@ -17,7 +17,7 @@ use crate::ids::Slot;
 /// With fewer rows none is reserved.
 const FEWEST_ROWS: usize = 16;
 
-/// Of so many rows one is reserved.
+/// One of so many rows is reserved.
 const ROWS_PER_RESERVED: usize = 32;
 
 impl StepBuilder<'_> {

@@ -68,7 +68,7 @@ impl Scheduler {
             })
         };
         let mut order: Vec<_> = slots.iter().map(|slot| (left(slot), *slot)).collect();
-        // Of equals the first sequence.
+        // The first of equal sequences comes first.
         order.sort_by_key(|&(left, _)| left);
         let num_sequences = slots.len() as u64;
         for (i, (_, slot)) in order.into_iter().enumerate() {

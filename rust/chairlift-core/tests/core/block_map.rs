@@ -3,7 +3,7 @@
 use crate::driver::{Driver, config};
 use chairlift_core::{CellUse, Config, Namespace, NewRequest, policy::Policy};
 
-/// Of all cells: held, own, shared, cached, free.
+/// Sums over all cells: held, own, shared, cached, free.
 fn used(driver: &Driver, tenant: &str) -> [u32; 5] {
     let cells = driver.scheduler.block_map(tenant);
     let of = |count: fn(&CellUse) -> u32| cells.iter().map(count).sum();
@@ -44,7 +44,7 @@ fn each_tenant_sees_its_own_blocks_among_those_that_are_held() {
     driver.step();
     assert_eq!(used(&driver, "ann"), [3, 2, 0, 0, 17]);
     assert_eq!(used(&driver, "bob"), [3, 1, 0, 0, 17]);
-    assert_eq!(used(&driver, "nobody"), [3, 0, 0, 0, 17]);
+    assert_eq!(used(&driver, "unknown"), [3, 0, 0, 0, 17]);
     driver.check();
 }
 

@@ -88,7 +88,7 @@ fn the_list_of_a_tenant_has_its_requests_alone_and_says_of_each_what_explain_say
         "in the order of the queue: {before:?}"
     );
     assert_eq!(driver.scheduler.waiting_of("bob", 100).num_waiting, 2);
-    assert_eq!(driver.scheduler.waiting_of("nobody", 100).num_waiting, 0);
+    assert_eq!(driver.scheduler.waiting_of("unknown", 100).num_waiting, 0);
 }
 
 #[test]

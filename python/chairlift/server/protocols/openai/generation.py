@@ -208,5 +208,5 @@ def _encode(
         pieces = stream.finished(generation.number(event), event.finished)
     if not generation.has_ids:
         return pieces
-    # Of one request: its last event makes the last ones of the response, too.
+    # There is one request: its last event makes the last ones of the response, too.
     return numbered(pieces + stream.end() if event.last else pieces, event.number, after)

@@ -205,7 +205,7 @@ class LegacyLogprobs:
         """Return the candidates by their names, the chosen token among them."""
         named: dict[bytes, bytes] = {}
         for token_id, value in likeliest:
-            # Of tokens with one name the likeliest is first.
+            # Several tokens may have one name: the likeliest is first.
             named.setdefault(self._texts.name_of(token_id), number(value))
         named.setdefault(chosen, logprob)
         return b"{%b}" % b",".join([b"%b:%b" % pair for pair in named.items()])
