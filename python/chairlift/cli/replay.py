@@ -14,6 +14,7 @@ from chairlift.api.figures import BRIEF, summarize
 from chairlift.cli.config_options import config_options
 from chairlift.cli.picture import render_terminal
 from chairlift.cli.progress import Progress
+from chairlift.cli.recipes import RecipeRate, RecipeRequests, RecipeScale, draws_of, load_trace
 from chairlift.cli.replay_fleet import FleetRuns, fleet_of
 from chairlift.cli.report import Json, Result, SparseResult, report
 from chairlift.replay.fleet_options import FleetOptions
@@ -52,16 +53,10 @@ def replay(
         list[Batching] | None,
         typer.Option(help="Policy; may be repeated to compare. Default: the trace's."),
     ] = None,
-    requests: Annotated[
-        int | None, typer.Option(help="Recipe: how many requests. Default: its own.", min=1)
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Recipe: arrivals per second. Default: its own.")
-    ] = None,
+    requests: RecipeRequests = None,
+    rate: RecipeRate = None,
     seed: Annotated[int | None, typer.Option(help="Recipe, fleet: of all draws.", min=0)] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="Recipe: divide all lengths by this.", min=1)
-    ] = None,
+    scale: RecipeScale = None,
     write: Annotated[
         Path | None, typer.Option(help="Recipe: write its trace to a file, and replay nothing.")
     ] = None,
@@ -87,8 +82,7 @@ def replay(
     """
     from chairlift.replay.settings import step_time_of
 
-    overrides = {"num_requests": requests, "rate_per_s": rate, "seed": seed, "scale": scale}
-    given = {name: value for name, value in overrides.items() if value is not None}
+    given = draws_of(requests=requests, rate_per_s=rate, seed=seed, scale=scale)
     given_fleet = fleet_of(fleet, settings)
     if given_fleet is not None:
         _refuse_beside_replicas({"draw": draw, "write": write, "pad-static": pad_static})
@@ -154,36 +148,6 @@ def _refuse_beside_replicas(given: dict[str, object]) -> None:
             raise ConfigError(message)
 
 
-def load_trace(
-    name: str, drawn: dict[str, Any], *, to_be_written: bool, has_fleet: bool = False
-) -> "Trace":
-    """Return the trace of a recipe, or that of a file.
-
-    Args:
-        name: The recipe, or the file.
-        drawn: Options of `draw_trace`.
-        to_be_written: Whether the trace is to be written to a file.
-        has_fleet: Whether a fleet runs it.
-
-    Raises:
-        ConfigError: An option of recipes is given for a file, or the file cannot be read.
-    """
-    from chairlift.replay.mooncake import is_mooncake, read_mooncake
-    from chairlift.replay.recipes import RECIPES, draw_trace
-    from chairlift.replay.trace import read_trace
-
-    if name in RECIPES:
-        return draw_trace(name, **drawn)
-    if drawn.keys() - ({"seed"} if has_fleet else set()) or to_be_written:
-        message = (
-            "--requests, --rate, --seed, --scale and --write are for recipes "
-            f"({', '.join(RECIPES)}), got {name!r}"
-        )
-        raise ConfigError(message)
-    path = Path(name)
-    return read_mooncake(path) if is_mooncake(path) else read_trace(path)
-
-
 def _results(
     trace: "Trace",
     policies: list[Batching] | list[None],
@@ -198,12 +162,10 @@ def _results(
     from chairlift.replay.settings import settings_of
     from chairlift.timeline.from_replay import ReplayTimeline
 
-    by_tenant = len({request.tenant for request in trace.requests}) > 1
-
     yield from _recorded(trace)
     for batching in policies:
         settings = settings_of(trace.header, options, batching)
-        first = ReplayTimeline(settings, trace.requests, max_steps=num_drawn, by_tenant=by_tenant)
+        first = ReplayTimeline(settings, trace.requests, max_steps=num_drawn)
         replayed = replay(trace, settings, step_time, first.note if num_drawn else None)
         if num_drawn:
             drawn.append(first.timeline(only_used_rows=True))

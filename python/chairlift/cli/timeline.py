@@ -9,8 +9,8 @@ import typer
 from chairlift.api.config import Batching, checked
 from chairlift.api.errors import ChairliftError, ConfigError
 from chairlift.cli.config_options import config_options
+from chairlift.cli.recipes import RecipeRate, RecipeRequests, RecipeScale, draws_of, load_trace
 from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey
-from chairlift.cli.replay import load_trace
 from chairlift.cli.values import duration
 from chairlift.replay.options import ReplayOptions
 from chairlift.timeline.axis import Unit
@@ -46,16 +46,10 @@ def timeline(
             "anything else under static, dynamic and continuous batching."
         ),
     ] = None,
-    requests: Annotated[
-        int | None, typer.Option(help="Recipe: how many requests. Default: its own.", min=1)
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Recipe: arrivals per second. Default: its own.")
-    ] = None,
+    requests: RecipeRequests = None,
+    rate: RecipeRate = None,
     seed: Annotated[int | None, typer.Option(help="Recipe: of all draws.", min=0)] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="Recipe: divide all lengths by this.", min=1)
-    ] = None,
+    scale: RecipeScale = None,
     live: Annotated[
         str | None, duration("--live", help="Watch the server at --target for so long.")
     ] = None,
@@ -71,8 +65,7 @@ def timeline(
     model; `chairlift replay` has their figures.
     """
     write = _writer(out, is_animated=animate)
-    drawn = {"num_requests": requests, "rate_per_s": rate, "seed": seed, "scale": scale}
-    drawn = {name: value for name, value in drawn.items() if value is not None}
+    drawn = draws_of(requests=requests, rate_per_s=rate, seed=seed, scale=scale)
     if live is not None:
         if source is not None or batching or drawn or settings:
             message = "--live watches a server: it takes no SOURCE and no option of a replay"
@@ -176,11 +169,10 @@ def _replayed(
             raise ConfigError(message)
         return [recorded_timeline(trace)]
     step_time = step_time_of(trace.header, trace.steps, options)
-    by_tenant = len({request.tenant for request in trace.requests}) > 1
     timelines = []
     for policy in batching or POLICIES:
         settings = settings_of(trace.header, options, policy)
-        steps = ReplayTimeline(settings, trace.requests, by_tenant=by_tenant)
+        steps = ReplayTimeline(settings, trace.requests)
         replay(trace, settings, step_time, steps.note)
         timelines.append(steps.timeline())
     return timelines

@@ -18,15 +18,13 @@ class ReplayTimeline:
         requests: Sequence[Request],
         *,
         max_steps: int | None = None,
-        by_tenant: bool = False,
     ) -> None:
-        """Start with no step.
+        """Start with no step; with several tenants a number and a colour are a tenant's.
 
         Args:
             settings: Of the replay; its policy names the timeline.
             requests: Those of the trace.
             max_steps: Steps that are noted; None: all.
-            by_tenant: Give the requests of a tenant one number, and so one colour.
         """
         self._max_steps = max_steps
         self._builder = TimelineBuilder(
@@ -35,6 +33,7 @@ class ReplayTimeline:
             settings.num_kv_blocks - 1,
             is_modelled=True,
         )
+        by_tenant = len({request.tenant for request in requests}) > 1
         for index, request in enumerate(requests):
             number = 1 + (request.tenant if by_tenant else index)
             label = f"tenant {number}" if by_tenant else ""
