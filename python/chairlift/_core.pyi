@@ -111,6 +111,7 @@ __all__ = [
     "gate_by_sigmoid",
     "gated_delta",
     "gated_rms_norm",
+    "json_shape",
     "kv_write",
     "layer_norm",
     "linear_bytes",
@@ -128,6 +129,7 @@ __all__ = [
     "select_rows",
     "selective_scan",
     "set_num_threads",
+    "value_size",
 ]
 
 # --- scheduler ------------------------------------------------------------------------------
@@ -1505,6 +1507,23 @@ def matched_names(
 
     Raises:
         ValueError: A pattern is none, or has too many states to tell.
+    """
+
+def json_shape(text: bytes) -> tuple[int, int]:
+    """Counts the lists and objects of a JSON text, without the interpreter's lock.
+
+    Returns:
+        How many there are outside of strings, and how many are open at once at most.
+    """
+
+def value_size(value: object, limit: int) -> tuple[int, int]:
+    """Measures a value that a client sent, with all that it holds, in time linear in it.
+
+    Lists, tuples, mappings and dataclasses are walked. The walk ends behind `limit` characters; a
+    value that holds itself has more than any limit.
+
+    Returns:
+        The characters of its JSON text, and its bytes in memory; about.
     """
 
 def match_all(patterns: Sequence[str], names: Sequence[str]) -> bool:

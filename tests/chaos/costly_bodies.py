@@ -54,6 +54,9 @@ def prepared():
     tool = {"name": "a", "parameters": {"enum": [1] * 400_000}}
     yield CHAT, {"messages": [USER], "tools": [{"type": "function", "function": tool}]}
     yield CHAT, {"messages": [USER], "chat_template_kwargs": {"a": [1] * 400_000}}
+    schema = {"name": "a", "schema": {"enum": [1] * 400_000}}
+    form = {"type": "json_schema", "json_schema": schema}
+    yield CHAT, {"messages": [USER], "response_format": form}
     yield CHAT, {"messages": [USER], "logit_bias": {str(i): 1 for i in range(80_000)}}
 
 

@@ -5,7 +5,7 @@ import threading
 from types import MappingProxyType
 
 import pytest
-from chairlift.api import sizes
+from chairlift import _core
 from chairlift.api.errors import Reason, RequestError
 from chairlift.api.types import Chat, ChatMessage, Request, Sampling, Tool, ToolCall
 from chairlift.engine.async_engine import AsyncEngine
@@ -93,4 +93,15 @@ def test_a_tool_longer_than_any_text_may_be_is_refused(make_engine):
 def test_a_value_that_holds_itself_is_longer_than_any_bound():
     endless = {}
     endless["x"] = [endless]
-    assert sizes.size([endless], 10_000).num_characters > 10_000
+    num_characters, num_bytes = _core.value_size(endless, 10_000)
+    assert 10_000 < num_characters < 20_000
+    assert num_bytes > 10_000
+
+
+def test_a_value_counts_with_all_that_it_holds():
+    items = ["\N{CHICKEN}" * 1_000, 2**200, 1.5, None, True]
+    value = {"items": items, "call": ToolCall("", "a", (1,))}
+    num_characters, num_bytes = _core.value_size(value, 10_000)
+    # Of 14 values and three names: `call`, `name`, and the fields of the call.
+    assert 1_000 + 2 * 12 <= num_characters <= 1_000 + 2 * 20 + 20
+    assert num_bytes > 4_000

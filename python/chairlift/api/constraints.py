@@ -5,12 +5,12 @@ server. What a constraint says is compiled later, off the event loop (`engine/pr
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from chairlift.api import checks
 from chairlift.api.errors import Reason, RequestError
-from chairlift.api.sizes import memory
 from chairlift.api.types import Constraint
 
 MAX_SOURCE_BYTES: Final = 256 * 1024
@@ -37,7 +37,7 @@ class Source(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Bytes that its texts take in memory."""
-        return memory(self.text) + sum(map(memory, self.choices))
+        return sys.getsizeof(self.text) + sum(map(sys.getsizeof, self.choices))
 
 
 def source(constraint: Constraint) -> Source:

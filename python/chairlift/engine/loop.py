@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from chairlift import _core
 from chairlift.api.errors import EngineDownError, RequestError
@@ -27,6 +27,10 @@ IDLE_BEAT_S = 1.0
 """An idle thread wakes this often, as a sign of life."""
 
 _SHORTEST_WAIT_S = 0.001
+_MIN_COMMANDS: Final = 64
+"""Commands of a turn, where rows are fewer: a delivery has the events of that many, so that a
+thousand requests that end together do not hold the event loop for a quarter of a second."""
+
 _MAX_UNDELIVERED = 64
 """Steps that the event loop may lag behind before the engine waits for it."""
 
@@ -94,6 +98,7 @@ class EngineLoop:
         self.watched = False
         self._deliver = deliver
         self._commands: list[Command] = []
+        self._max_commands = max(engine.config.max_num_seqs, _MIN_COMMANDS)
         self._condition = threading.Condition()
         self._stopping = False
         self._num_submitted = self._num_taken = 0
@@ -179,7 +184,8 @@ class EngineLoop:
 
     def _turn(self) -> None:
         with self._condition:
-            commands, self._commands = self._commands, []
+            commands = self._commands[: self._max_commands]
+            del self._commands[: self._max_commands]
         answers: list[Answer] = []
         for command in commands:
             if isinstance(command, Handle):

@@ -21,6 +21,7 @@ mod events;
 mod experts;
 mod fleet;
 mod full_attention;
+mod json_shape;
 mod kernels;
 mod linear;
 mod load;
@@ -40,6 +41,7 @@ mod scoring;
 mod sequence_draws;
 mod step_record;
 mod text;
+mod value_size;
 mod waits;
 
 // A Python without the interpreter's lock takes it for this module: what needs it has not been proven free of it.
@@ -84,6 +86,8 @@ mod _core {
         crate::drafts::register(module)?;
         crate::scale::register(module)?;
         crate::recurrent::register(module)?;
+        crate::value_size::register(module)?;
+        crate::json_shape::register(module)?;
         let py = module.py();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("HEAD_DIM_STEP", kv_layout::HEAD_DIM_STEP)?;

@@ -28,7 +28,6 @@ from chairlift.engine.prepare.sampling import (
     with_candidates,
 )
 from chairlift.engine.prepare.stopping import RequestLimits, StoppingPreparer, Stops
-from chairlift.engine.prepare.text_queue import size_of
 
 MAX_SALT_BYTES = 128
 MAX_PRIORITY = 10
@@ -145,16 +144,6 @@ class Preparer:
             parser=encoded.parser,
         )
 
-    def check_chat(self, chat: Chat) -> int:
-        """Check a conversation that is to be counted; return about how many bytes it has.
-
-        Raises:
-            RequestError: With the path of the field that is wrong, or it is too long to be read.
-        """
-        request = chats.request(Request(chat))
-        self._limits.text.check_chat(chat)
-        return size_of(request)
-
     def num_chat_tokens(self, chat: Chat) -> int:
         """Return how many tokens a conversation has as a prompt, also beyond the context.
 
@@ -162,6 +151,7 @@ class Preparer:
             RequestError: It cannot be rendered.
         """
         request, limits = chats.request(Request(chat)), self._limits.text
+        limits.check_chat(chat)
         assert isinstance(request.prompt, Chat), "invariant: it stays a conversation"
         try:
             text = self._chats.prepare(
@@ -209,13 +199,15 @@ class Preparer:
             pooled=pooled,
         )
 
-    def check(self, request: Request) -> Times:
-        """Check all that can be wrong without tokenizing, which takes no time; return the times.
+    def times(self, request: Request) -> Times:
+        """Check the parts of a request by their types, and its times; this takes no time.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
-        return self._checked(chats.request(request)).times
+        checks.request(request)
+        checks.utf8_len(request.tenant, "tenant")
+        return self._times(request.schedule)
 
     def _checked(self, request: Request) -> _Checked:
         if request.pooling is None and not self._limits.pooling.generates:

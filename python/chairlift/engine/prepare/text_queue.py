@@ -7,6 +7,7 @@ pieces of work that run already; each of these is bounded by `TextLimits`, `Temp
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from chairlift.api import chats, checks, sizes
-from chairlift.api.constraints import source
+from chairlift import _core
+from chairlift.api import checks
 from chairlift.api.errors import Reason, RequestError, refusal
 from chairlift.api.interruption import Interruption
 from chairlift.api.machine import available_cores
@@ -117,7 +118,7 @@ class TextLimits:
                 field = f"chat.messages[{i}].content"
                 raise checks.bad(field, "text", content)
             num_characters += len(content)
-        num_characters += _further_size(chat, self.max_bytes).num_characters
+        num_characters += _num_further_characters(chat, self.max_bytes)
         if num_characters > self.max_bytes:
             expected = f"expected at most {self.max_bytes} bytes of text, got more"
             text = f"chat.messages: {self._context()}{expected}"
@@ -328,25 +329,31 @@ def _first(prompt: object) -> object:
     return next(iter(prompt), None) if checks.is_list(prompt) else None
 
 
-def size_of(request: Request) -> int:
-    """Return about how many bytes a request that was checked takes in memory while it waits."""
-    constraint = request.constraint
-    of_constraint = 0 if constraint is None else source(constraint).num_bytes
-    of_ids = _BYTES_PER_ID * len(request.sampling.allowed_token_ids)
-    return _prompt_size(request) + of_constraint + of_ids
+def size_of(request: Request, limit: int = MAX_WAITING_BYTES) -> int:
+    """Return about how many bytes a request takes in memory while it waits; nothing is checked.
+
+    Args:
+        request: What the client wrote.
+        limit: Characters of a conversation and of a constraint behind which their walk ends.
+    """
+    of_constraint = _core.value_size(request.constraint, limit)[1]
+    allowed: object = request.sampling.allowed_token_ids
+    of_ids = _BYTES_PER_ID * len(allowed) if isinstance(allowed, Sized) else 0
+    return _prompt_size(request.prompt, limit) + of_constraint + of_ids
 
 
-def _prompt_size(request: Request) -> int:
-    prompt = chats.as_chat(request.prompt)
-    if isinstance(prompt, Chat):
-        of_messages = sum(sizes.memory(message.content) for message in prompt.messages)
-        return of_messages + _further_size(prompt, MAX_WAITING_BYTES).num_bytes
-    return sizes.memory(prompt) if isinstance(prompt, str) else _BYTES_PER_ID * len(prompt)
+def _prompt_size(prompt: object, limit: int) -> int:
+    if isinstance(prompt, Chat) or isinstance(_first(prompt), Mapping):
+        return _core.value_size(prompt, limit)[1]
+    if isinstance(prompt, str):
+        return sys.getsizeof(prompt)
+    return _BYTES_PER_ID * len(prompt) if isinstance(prompt, Sized) else 0
 
 
-def _further_size(chat: Chat, max_num: int) -> sizes.Size:
+def _num_further_characters(chat: Chat, limit: int) -> int:
     """Return the size of what a conversation has besides the contents of its turns."""
     values: list[Any] = [message.reasoning for message in chat.messages]
     values += [call.arguments for message in chat.messages for call in message.tool_calls]
     values += [part for tool in chat.tools for part in (tool.description, tool.parameters)]
-    return sizes.size([value for value in (*values, chat.template_arguments) if value], max_num)
+    found = [value for value in (*values, chat.template_arguments) if value]
+    return _core.value_size(found, limit)[0]

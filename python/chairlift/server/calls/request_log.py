@@ -1,8 +1,9 @@
 """What is counted and logged of a request: its trace, its refusal, its end."""
 
+import dataclasses
 import logging
 import time
-from dataclasses import asdict
+from typing import Final
 
 from chairlift.api import types
 from chairlift.api.errors import Reason, RequestError
@@ -13,6 +14,11 @@ from chairlift.server.calls.telemetry import TRACEPARENT, RequestEnd
 
 # The name in the documentation of the log.
 _log = logging.getLogger("chairlift.server.requests")
+
+_USAGE: Final = tuple(field.name for field in dataclasses.fields(types.Usage))
+_TIMES: Final = tuple(
+    field.name for field in dataclasses.fields(types.Timeline) if field.name != "queued_by_cause_s"
+)
 
 
 def log_trace(live: LiveRequest) -> None:
@@ -42,8 +48,8 @@ def log_end(
     timeline = None if end is None else end.timeline
     server.metrics.ended(live.tenant, reason, seconds, timeline)
     server.telemetry.ended(live, RequestEnd(reason, seconds, timeline))
-    usage = {} if live.usage is None else asdict(live.usage)
-    times = {} if timeline is None else _fields_of(timeline)
+    usage = {} if live.usage is None else _usage_fields(live.usage)
+    times = {} if timeline is None else _timeline_fields(timeline)
     details = fields(
         handle=live.name,
         request_id=live.label,
@@ -57,7 +63,12 @@ def log_end(
     _log.info("request ended", extra=details)
 
 
-def _fields_of(timeline: types.Timeline) -> dict[str, float | int | None]:
-    times = asdict(timeline)
-    by_cause = times.pop("queued_by_cause_s")
+# `dataclasses.asdict` takes ten times as long, on the event loop.
+def _usage_fields(usage: types.Usage) -> dict[str, int]:
+    return {name: getattr(usage, name) for name in _USAGE}
+
+
+def _timeline_fields(timeline: types.Timeline) -> dict[str, float | int | None]:
+    times = {name: getattr(timeline, name) for name in _TIMES}
+    by_cause = timeline.queued_by_cause_s
     return times | {f"queued_{cause}_s": time_s for cause, time_s in by_cause.items()}

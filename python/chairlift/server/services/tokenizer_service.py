@@ -4,11 +4,11 @@ The work runs in the queue of long prompts, counts in the quotas of its tenant, 
 bounds (`engine/prepare/text_queue.py`).
 """
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from chairlift.api.checks import check_count
-from chairlift.api.sizes import memory
 from chairlift.engine.prepare.text_queue import caller
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.convert.chat import to_chat
@@ -59,7 +59,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 raise bad("token_ids", f"expected ids from 0 to {vocab_size - 1}, got one outside")
             return pb.DetokenizeResponse(text=tokenizer.decode(ids, skip))
 
-        return await self._run(engine, work, memory(ids), context)
+        return await self._run(engine, work, sys.getsizeof(ids), context)
 
     async def ApplyChatTemplate(
         self, request: pb.ApplyChatTemplateRequest, context: ServicerContext
@@ -68,9 +68,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         engine = self._engine(request.model)
         tokenizer, limits = engine.engine.tokenizer, engine.engine.text_limits
         chat = to_chat(request.chat)
-        limits.check_chat(chat)
 
         def work() -> pb.ApplyChatTemplateResponse:
+            limits.check_chat(chat)
             text = tokenizer.render_chat(chat, limits.max_bytes)
             limits.check_text(text, "chat")
             ids = tokenizer.encode(text, add_special_tokens=False)

@@ -3,8 +3,8 @@
 import time
 
 from chairlift.api.errors import RequestError
-from chairlift.api.types import Chat
-from chairlift.engine.prepare.text_queue import caller
+from chairlift.api.types import Chat, Request
+from chairlift.engine.prepare.text_queue import caller, size_of
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.http.errors import HttpError
 from chairlift.server.http.exchange import Exchange
@@ -33,7 +33,7 @@ async def input_tokens(server: ServerContext, exchange: Exchange, texts: TokenTe
     within_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
     lease = server.quotas.acquire(exchange.tenant, exchange.peer)
     try:
-        size = preparer.check_chat(chat)
+        size = size_of(Request(chat), 2 * preparer.text_limits.max_bytes)
         num = await engine.texts.run(
             lambda: preparer.num_chat_tokens(chat),
             tenant=caller(exchange.tenant, exchange.peer),
