@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "timeline": LEAVES | {"core", "replay", "timeline"},
     "server": LEAVES | {"core", "engine", "model", "replay", "server", "text", "v1"},
     "demo": set(),
-    "bench": ENGINE | {"bench", "replay"},
+    "bench": ENGINE | {"bench", "replay", "timeline"},
     "cli": ENGINE | {"bench", "cli", "client", "demo", "replay", "server", "timeline", "v1"},
 }
 """What each part may import: `cli -> server -> engine -> model -> checkpoints -> api`."""

@@ -18,7 +18,7 @@ SMALL = (
 
 
 def runs_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    assert all(line["schema"] == "chairlift.bench/1" for line in lines)
+    assert all(line["schema"] == "chairlift.bench/2" for line in lines)
     return [line for line in lines if line["kind"] == "run"]
 
 

@@ -10,10 +10,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from chairlift.bench.policies import SCHEMA
 from chairlift.cli.bench.report.axes import linear, logarithmic
+from chairlift.cli.bench.report.figures import figures_of
 from chairlift.cli.bench.report.page import MAX_BYTES, render
+from chairlift.timeline.cut import cut
+from chairlift.timeline.lists import to_lists
 
 from tests.cli.conftest import Run
+from tests.timeline.steps import example
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
@@ -25,7 +30,7 @@ def run_of(policy: str, rate: float | str, rows: int = 4, repeat: int = 1) -> di
         for what in ("mean", "std", "p50", "p90", "p95", "p99")
     }
     return {
-        "schema": "chairlift.bench/1",
+        "schema": SCHEMA,
         "kind": "run",
         "key": HOSTILE,
         "policy": policy,
@@ -53,11 +58,8 @@ def run_of(policy: str, rate: float | str, rows: int = 4, repeat: int = 1) -> di
         },
         "step_curve": [[1, 9, 0.006], [4, 9, 0.009]],
         "kv": [[0.0, 30, 48], [0.5, 60, 64]],
-        "timeline": {
-            "num_rows": rows,
-            "steps": [[0.0, 0.1], [0.1, 0.2], [0.2, 0.3]],
-            "spans": [[0, 0, 1, "pdf"], [1, 0, 2, "pvx"]],
-        },
+        "num_steps": 7,
+        "timeline": to_lists(example(policy)),
     }
 
 
@@ -142,20 +144,18 @@ def test_the_page_loads_nothing_and_runs_its_own_script_alone(page: str) -> None
         if attrs.get("http-equiv") == "Content-Security-Policy"
     )
     assert policy.startswith("default-src 'none'; ")
-    style, script = (
-        next(text for name, text in parsed.raw if name == tag and "alert" not in text)
-        for tag in ("style", "script")
-    )
-    for directive, text in (("style-src", style), ("script-src", script)):
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert f"{directive} 'sha256-{digest}'" in policy
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    for tag in ("style", "script"):
+        texts = {text for name, text in parsed.raw if name == tag and "alert" not in text}
+        digests = [base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in texts]
+        assert {*rules[f"{tag}-src"].split()} == {f"'sha256-{digest}'" for digest in digests}
 
 
 def test_the_data_can_be_read_again(page: str) -> None:
     (data,) = (text for name, text in Parsed(page).raw if name == "script" and "alert" in text)
     assert "<" not in data
     found = json.loads(data)
-    assert found["schema"] == "chairlift.bench/1"
+    assert found["schema"] == SCHEMA
     assert len(found["runs"]) == 2 * 3 * (1 + 5 * 2)
     assert found["runs"][0]["key"] == HOSTILE
 
@@ -165,10 +165,22 @@ def test_figures_are_well_formed_and_a_line_stays_inside(page: str) -> None:
     for figure in figures:
         root = ElementTree.fromstring(figure)
         _, _, width, height = map(float, root.attrib["viewBox"].split())
-        assert root.attrib["aria-label"]
+        assert root.findtext("{http://www.w3.org/2000/svg}title")
         for part in root.iter():
             for name, most in (("x", width), ("y", height), ("cx", width), ("cy", height)):
                 assert 0 <= float(part.attrib.get(name, 0)) <= most
+
+
+def test_policies_whose_first_steps_were_kept_are_drawn_to_the_same_time() -> None:
+    runs = [run_of("static", "max"), run_of("continuous", "max")]
+    runs[0]["num_steps"] = 9
+    runs[0]["timeline"] = to_lists(cut(example("static"), 0.005))
+    (rows,) = (figure for figure in figures_of(runs, []) if figure.name == "rows")
+    assert [row[:2] for row in rows.rows] == [("static", "3"), ("continuous", "3")]
+    assert rows.drawing.title == "The rows over time, the first 0.005 s"
+    runs[0]["num_steps"] = 3
+    (rows,) = (figure for figure in figures_of(runs, []) if figure.name == "rows")
+    assert [row[:2] for row in rows.rows] == [("static", "3"), ("continuous", "7")]
 
 
 def test_a_page_stays_small() -> None:

@@ -13,6 +13,7 @@ from chairlift.bench.policies import SCHEMA, Case, Grid, Policy
 from chairlift.bench.slo import Bound, num_good
 from chairlift.bench.sources import Offered, Source, check_context
 from chairlift.bench.workload import Item, padded
+from chairlift.timeline.lists import to_lists
 
 if TYPE_CHECKING:
     from chairlift.bench.measured import Measured
@@ -136,6 +137,7 @@ class Comparison:
             num_records=NUM_RECORDS if case.repeat == 1 else 0,
         )
         rows = case.policy.rows(case.rows)
+        first = measured.first_steps(case.policy.name, rows)
         figures = summarize(
             case.policy.name,
             measured.run(),
@@ -164,7 +166,7 @@ class Comparison:
             "environment": environment,
             "step_curve": _step_curve(measured),
             "kv": _kv(measured),
-            "timeline": _timeline(measured, rows),
+            "timeline": None if first is None else to_lists(first),
         }
 
     def _work(self, engine: "Engine", case: Case) -> list[Item]:
@@ -218,24 +220,3 @@ def _kv(measured: "Measured") -> list[list[float]]:
     steps = measured.steps
     stride = max(1, math.ceil(len(steps) / _KV_POINTS))
     return [[round(s.start_s, 4), s.kv_tokens, s.kv_slots] for s in steps[::stride]]
-
-
-def _timeline(measured: "Measured", num_rows: int) -> dict[str, Any] | None:
-    """Return the rows of the first steps; None where none were kept.
-
-    `steps` has the start and the end of each step in seconds, `spans` consecutive steps of a
-    request in a row: row, first step, number of the request from 1 on, and a letter for each step,
-    of the first letters of prefill, decode, verify, finish and preempted (`x`).
-    """
-    from chairlift.bench.spans import spans_of
-
-    if not measured.records:
-        return None
-    steps = measured.steps[: len(measured.records)]
-    return {
-        "num_rows": num_rows,
-        "steps": [
-            [round(step.start_s, 5), round(step.start_s + step.duration_s, 5)] for step in steps
-        ],
-        "spans": spans_of(measured.records),
-    }

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from chairlift.api.figures import Run, unwritten_share
 from chairlift.core.step_rows import RowWork
 from chairlift.engine.step import StepOutput, StepRecord
+from chairlift.timeline.builder import StepTimes, StepWork, TimelineBuilder, work_of
+from chairlift.timeline.values import Timeline
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ class Measured:
     """Records of the first steps."""
     num_records: int = 0
     """How many of them are kept."""
+    num_blocks: int = 0
+    """KV blocks of the pool."""
     _first_ns: int | None = None
 
     def note_step(self, output: StepOutput) -> None:
@@ -85,6 +89,7 @@ class Measured:
         assert record is not None
         if self._first_ns is None:
             self._first_ns = record.started_ns
+        self.num_blocks = load.num_blocks
         num_blocks = load.num_blocks - load.num_free_blocks
         self.kv_waste += unwritten_share(load.num_kv_tokens, num_blocks, self.block_size)
         self.steps.append(
@@ -101,6 +106,35 @@ class Measured:
         )
         if len(self.records) < self.num_records:
             self.records.append(record)
+
+    def first_steps(self, name: str, num_rows: int) -> Timeline | None:
+        """Return what the rows did in the steps whose records were kept; None without any.
+
+        Args:
+            name: Name of the timeline.
+            num_rows: Rows of the batch.
+        """
+        if not self.records:
+            return None
+        builder = TimelineBuilder(name, num_rows, self.num_blocks)
+        for record, step in zip(self.records, self.steps, strict=False):
+            times = StepTimes(
+                record.started_ns,
+                round(record.duration_s * 1e9),
+                step.num_waiting,
+                step.kv_slots // self.block_size,
+                tuple(round(part * 1e9) for part in record.times),
+            )
+            done = record.done
+            rows = StepWork(
+                record.row_numbers,
+                record.request_ids,
+                work_of(done.work, done.finished),
+                record.num_tokens,
+                done.num_accepted,
+            )
+            builder.add_step(times, rows, done.preempted)
+        return builder.build()
 
     def run(self) -> Run:
         """Return the sums."""

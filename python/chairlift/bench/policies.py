@@ -10,7 +10,7 @@ from typing import Any, Final
 from chairlift.api.choices import Batching
 from chairlift.api.errors import ConfigError
 
-SCHEMA: Final = "chairlift.bench/1"
+SCHEMA: Final = "chairlift.bench/2"
 
 _WHOLE_PROMPTS: Final = 16_384
 """Tokens of a step that holds whole prompts, unless the longest alone is longer."""

@@ -24,6 +24,7 @@ POLICIES = (Batching.STATIC, Batching.DYNAMIC, Batching.CONTINUOUS)
 
 @config_options(ReplayOptions, ReplayOptions.model_fields, into="settings", panel="Of a replay")
 def timeline(
+    context: typer.Context,
     source: Annotated[
         str | None,
         typer.Argument(help="A file of `serve --record`, or a recipe of `chairlift replay`."),
@@ -76,6 +77,7 @@ def timeline(
         message = "expected a SOURCE (a trace or a recipe) or --live"
         raise ConfigError(message)
     else:
+        _refuse_without_live(context)
         trace = load_trace(source, drawn, to_be_written=False)
         timelines = _replayed(trace, batching, checked(ReplayOptions, **settings))
         from_source = f"{source}: {len(trace.requests):,} requests"
@@ -88,6 +90,15 @@ def timeline(
     for one in timelines:
         typer.echo(f"{one.name}: {one.describe()}")
     typer.echo(f"wrote {out}")
+
+
+def _refuse_without_live(context: typer.Context) -> None:
+    """Refuse options of a server on the command line; their variables may be set for others."""
+    for name in ("target", "tls_ca", "tls_cert", "tls_key"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            message = f"--{name.replace('_', '-')}: expected --live beside it"
+            raise ConfigError(message)
 
 
 Write = Callable[["Sequence[Timeline]", str, Unit], bytes]

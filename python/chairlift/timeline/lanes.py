@@ -8,6 +8,7 @@ import numpy as np
 
 from chairlift.timeline.axis import Axis, Floats
 from chairlift.timeline.colours import COLOURS
+from chairlift.timeline.line_styles import policy_style
 from chairlift.timeline.shapes import GRID, INK, QUIET, Area, Line, Shape, Text, text_width
 from chairlift.timeline.values import PARTS, Timeline
 
@@ -16,13 +17,6 @@ GAP = 16.0
 _RESTING = 1.5
 """Width from which the time between two steps is drawn."""
 
-_POLICIES = {
-    "no batching": (COLOURS[4], "1 3"),
-    "static": (COLOURS[5], "7 3"),
-    "dynamic": (COLOURS[3], "2 2"),
-    "continuous": (COLOURS[0], ""),
-}
-"""Colour and dashes of a policy, the same on every figure."""
 _PART_COLOURS = dict(
     zip(PARTS, (COLOURS[0], COLOURS[4], COLOURS[2], COLOURS[1], COLOURS[3]), strict=True)
 )
@@ -82,13 +76,8 @@ def lane_shapes(
             closed = [(points[0][0], bottom), *points, (points[-1][0], bottom)]
             yield Area(closed, COLOURS[4])
         else:
-            colour, dashes = policy_style(timeline.name)
-            yield Line(points, colour, 1.5, dashes)
-
-
-def policy_style(name: str) -> tuple[str, str]:
-    """Return the colour and the dashes of the line of a timeline, by its name."""
-    return _POLICIES.get(name, (COLOURS[2], ""))
+            style = policy_style(timeline.name)
+            yield Line(points, style.colour, 1.5, style.dashes)
 
 
 def lane_key(
@@ -97,7 +86,7 @@ def lane_key(
     """Return the explanation of the colours of the lanes, in one line."""
     entries: list[tuple[str, str, str]] = []
     if lanes and len(timelines) > 1:
-        entries = [(t.name, *policy_style(t.name)) for t in timelines]
+        entries = [(t.name, *policy_style(t.name)[:2]) for t in timelines]
     elif Lane.STEP in lanes and timelines and timelines[0].steps.parts_ns.shape[1]:
         entries = [(part, _PART_COLOURS[part], "") for part in PARTS]
     shapes: list[Shape] = []

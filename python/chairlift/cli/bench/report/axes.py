@@ -1,10 +1,10 @@
 """Scales and axes of a chart."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from chairlift.cli.bench.report.svg import element, text
+from chairlift.timeline.shapes import GRID, QUIET, Line, Shape, Text
 
 
 class Scale(NamedTuple):
@@ -62,29 +62,31 @@ def _step(span: float) -> float:
     return next(f * power for f in (1, 2, 2.5, 5, 10) if span / (f * power) <= 8)
 
 
-def horizontal(scale: Scale, top: float, bottom: float, title: str, form: str) -> list[str]:
-    """Return the lower axis with its marks and title."""
-    parts = [element("path", d=f"M{scale.start} {bottom}H{scale.end}", class_="axis")]
+def horizontal(
+    scale: Scale, top: float, bottom: float, title: str, form: str = ""
+) -> Iterator[Shape]:
+    """Yield the lower axis with its marks and title."""
+    yield Line([(scale.start, bottom), (scale.end, bottom)], QUIET, 1)
     for mark in scale.ticks():
         x = scale.at(mark)
-        parts.append(element("path", d=f"M{x:.1f} {top}V{bottom}", class_="grid"))
-        parts.append(text(x, bottom + 16, number(mark, form), text_anchor="middle", class_="quiet"))
-    middle = (scale.start + scale.end) / 2
-    return [*parts, text(middle, bottom + 34, title, text_anchor="middle", class_="quiet")]
+        yield Line([(x, top), (x, bottom)], GRID, 0.6)
+        yield Text(x, bottom + 16, number(mark, form), QUIET, 12, anchor="middle")
+    yield Text((scale.start + scale.end) / 2, bottom + 34, title, QUIET, 12, anchor="middle")
 
 
-def vertical(scale: Scale, left: float, right: float, title: str, form: str) -> list[str]:
-    """Return the left axis with its marks; its title stands above."""
-    parts = []
+def vertical(scale: Scale, left: float, right: float, title: str, form: str) -> Iterator[Shape]:
+    """Yield the left axis with its marks; its title stands above."""
     for mark in scale.ticks():
         y = scale.at(mark)
-        parts.append(element("path", d=f"M{left} {y:.1f}H{right}", class_="grid"))
-        parts.append(text(left - 6, y + 4, number(mark, form), text_anchor="end", class_="quiet"))
-    return [*parts, text(left - 48, min(scale.start, scale.end) - 12, title, class_="quiet")]
+        yield Line([(left, y), (right, y)], GRID, 0.6)
+        yield Text(left - 6, y + 4, number(mark, form), QUIET, 12, anchor="end")
+    yield Text(left - 48, min(scale.start, scale.end) - 12, title, QUIET, 12)
 
 
 def number(value: float, form: str) -> str:
-    """Return a number of an axis: a count, or seconds (`s`) with the unit that fits."""
+    """Return a number of an axis: a count, a share (`%`), or seconds (`s`)."""
+    if form == "%":
+        return f"{value:.0%}"
     if form != "s":
         return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):

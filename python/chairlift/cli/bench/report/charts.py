@@ -1,31 +1,39 @@
-"""Charts of lines and of bars, drawn without a library so that the page needs no script."""
+"""Charts of lines and of bars, as shapes for the writers of the timeline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from chairlift.cli.bench.report.axes import (
-    horizontal,
-    linear,
-    logarithmic,
-    vertical,
+from chairlift.cli.bench.report.axes import horizontal, linear, logarithmic, vertical
+from chairlift.timeline.line_styles import LineStyle, mark_shapes
+from chairlift.timeline.shapes import (
+    INK,
+    PAGE,
+    QUIET,
+    Box,
+    Boxes,
+    Figure,
+    Line,
+    Shape,
+    Text,
+    text_width,
 )
-from chairlift.cli.bench.report.svg import element, picture, text
 
 WIDTH: Final = 720.0
 _HEIGHT: Final = 300.0
-_LEFT, _TOP, _RIGHT, _BOTTOM = 64.0, 34.0, 150.0, 44.0
+_LEFT, _TOP, _BOTTOM = 64.0, 34.0, 44.0
 _LABEL: Final = 15.0
 """Least distance of the labels of two lines."""
+
+Point = tuple[float, float]
 
 
 class Series(NamedTuple):
     """One line."""
 
     name: str
-    style: str
-    """Class of its colour, dashes and marks."""
-    points: Sequence[tuple[float, float]]
+    style: LineStyle
+    points: Sequence[Point]
     has_marks: bool = True
 
 
@@ -38,45 +46,51 @@ class Chart:
     x_title: str
     y_title: str
     series: Sequence[Series]
+    x_form: str = ""
     y_form: str = ""
     is_log: bool = False
     """Whether the vertical axis is logarithmic."""
+    is_log_x: bool = False
     bounds: Sequence[tuple[str, float]] = field(default_factory=list)
     """Horizontal lines, and what they say."""
 
 
-def draw_lines(chart: Chart) -> str:
-    """Return the chart as SVG; each line has its name at its end."""
+def draw_lines(chart: Chart) -> Figure:
+    """Arrange the chart; each line has its name at its end."""
     points = [point for series in chart.series for point in series.points]
-    right, bottom = WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    x_scale = linear([x for x, _ in points], _LEFT, right)
-    make = logarithmic if chart.is_log else linear
-    y_scale = make([*(y for _, y in points), *(y for _, y in chart.bounds)], bottom, _TOP)
-    parts = horizontal(x_scale, _TOP, bottom, chart.x_title, "")
-    parts += vertical(y_scale, _LEFT, right, chart.y_title, chart.y_form)
+    room = 34 + max(text_width(series.name, 12) for series in chart.series)
+    right, bottom = WIDTH - room, _HEIGHT - _BOTTOM
+    make_x = logarithmic if chart.is_log_x else linear
+    x_scale = make_x([x for x, _ in points], _LEFT, right)
+    make_y = logarithmic if chart.is_log else linear
+    y_scale = make_y([*(y for _, y in points), *(y for _, y in chart.bounds)], bottom, _TOP)
+    shapes = list(horizontal(x_scale, _TOP, bottom, chart.x_title, chart.x_form))
+    shapes += vertical(y_scale, _LEFT, right, chart.y_title, chart.y_form)
     for words, value in chart.bounds:
         y = y_scale.at(value)
-        parts.append(element("path", d=f"M{_LEFT} {y:.1f}H{right}", class_="bound"))
-        parts.append(text(_LEFT + 6, y - 5, words, class_="quiet"))
+        shapes.append(Line([(_LEFT, y), (right, y)], INK, 1, "2 3"))
+        shapes.append(Text(_LEFT + 6, y - 5, words, QUIET, 12))
     ends = []
     for series in chart.series:
         places = [(x_scale.at(x), y_scale.at(y)) for x, y in series.points]
         if not places:
             continue
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-        parts.append(element("path", d=path, class_=f"line {series.style}"))
+        style = series.style
+        shapes.append(Line(places, style.colour, style.width, style.dashes))
         if series.has_marks:
-            parts += [_mark(series.style, x, y) for x, y in places]
+            for x, y in places:
+                shapes += mark_shapes(style, x, y)
         ends.append((places[-1], series))
-    parts += _names(ends, right + 10, bottom)
-    return picture(WIDTH, _HEIGHT, chart.label, parts)
+    shapes += _names(ends, right + 10, bottom)
+    return _figure(_HEIGHT, chart.label, shapes)
 
 
-def _names(
-    ends: Sequence[tuple[tuple[float, float], Series]], x: float, bottom: float
-) -> list[str]:
-    """Return the names of lines at their ends, moved where two would overlap."""
-    parts = []
+def _figure(height: float, label: str, shapes: Sequence[Shape]) -> Figure:
+    return Figure(WIDTH, height, label, [Boxes([Box(0, 0, WIDTH, height)], PAGE), *shapes])
+
+
+def _names(ends: Sequence[tuple[Point, Series]], x: float, bottom: float) -> Iterator[Shape]:
+    """Yield the names of lines at their ends, moved where two would overlap."""
     ordered = sorted(ends, key=lambda end: end[0][1])
     last = _TOP - _LABEL
     places = []
@@ -89,55 +103,39 @@ def _names(
         places[i] = min(places[i], limit)
         limit = places[i] - _LABEL
     for place, ((end_x, end_y), series) in zip(places, ordered, strict=True):
-        path = f"M{end_x + 4:.1f} {end_y:.1f}L{x + 2:.1f} {place:.1f}"
-        parts.append(element("path", d=path, class_="lead"))
-        parts.append(_mark(series.style, x + 6, place))
-        parts.append(text(x + 16, place + 4, series.name, class_="ink"))
-    return parts
-
-
-def _mark(style: str, x: float, y: float) -> str:
-    """Return the mark of a line: no two of them have the same form."""
-    forms = {
-        "none": f"M{x - 4:.1f} {y:.1f}h8",
-        "padded": f"M{x - 3:.1f} {y - 3:.1f}l6 6m-6 0l6 -6",
-        "static": f"M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z",
-        "dynamic": f"M{x - 4:.1f} {y - 3:.1f}h8l-4 7z",
-        "continuous": f"M{x - 4:.1f} {y - 4:.1f}h8v8h-8z",
-        "cached": f"M{x - 5:.1f} {y + 3:.1f}h10l-5 -8z",
-    }
-    if style in forms:
-        return element("path", d=forms[style], class_=f"mark {style}")
-    return element("circle", cx=x, cy=y, r=4, class_=f"mark {style}")
+        yield Line([(end_x + 4, end_y), (x + 2, place)], QUIET, 0.6)
+        yield from mark_shapes(series.style, x + 6, place)
+        yield Text(x + 16, place + 4, series.name, INK, 12)
 
 
 class Bar(NamedTuple):
     """One bar with the range of its value."""
 
     name: str
-    style: str
+    colour: str
     value: float
     low: float
     high: float
+    words: str = ""
+    """Behind the bar; default: its value."""
 
 
-def draw_bars(label: str, title: str, bars: Sequence[Bar]) -> str:
-    """Return horizontal bars as SVG, each with its value and its range."""
-    row, top, left, right = 28.0, 30.0, 110.0, WIDTH - 130.0
+def draw_bars(label: str, title: str, bars: Sequence[Bar]) -> Figure:
+    """Arrange horizontal bars, each with its value and its range."""
+    row, top = 28.0, 30.0
+    words = [bar.words or f"{bar.value:,.1f}" for bar in bars]
+    left = 16 + max(text_width(bar.name, 12) for bar in bars)
+    right = WIDTH - 16 - max(text_width(one, 12) for one in words)
     scale = linear([bar.high for bar in bars], left, right)
     bottom = top + row * len(bars)
-    parts = horizontal(scale, top - 6, bottom, title, "")
-    for place, bar in enumerate(bars):
+    shapes = list(horizontal(scale, top - 6, bottom, title))
+    for place, (bar, said) in enumerate(zip(bars, words, strict=True)):
         y = top + place * row
-        end = scale.at(bar.value)
-        parts.append(text(left - 8, y + 14, bar.name, text_anchor="end", class_="ink"))
-        parts.append(
-            element("rect", x=left, y=y + 2, width=end - left, height=18, class_=f"bar {bar.style}")
-        )
-        low, high = scale.at(bar.low), scale.at(bar.high)
+        end, low, high = scale.at(bar.value), scale.at(bar.low), scale.at(bar.high)
+        shapes.append(Text(left - 8, y + 15, bar.name, INK, 12, anchor="end"))
+        shapes.append(Boxes([Box(left, y + 2, end - left, 18)], bar.colour))
         if bar.high > bar.low:
-            mark = f"v10M{high:.1f} {y + 6:.1f}v10"
-            path = f"M{low:.1f} {y + 11:.1f}H{high:.1f}M{low:.1f} {y + 6:.1f}{mark}"
-            parts.append(element("path", d=path, class_="range"))
-        parts.append(text(max(end, high) + 8, y + 15, f"{bar.value:,.1f}", class_="ink"))
-    return picture(WIDTH, bottom + _BOTTOM, label, parts)
+            shapes.append(Line([(low, y + 11), (high, y + 11)], INK))
+            shapes += [Line([(x, y + 6), (x, y + 16)], INK) for x in (low, high)]
+        shapes.append(Text(max(end, high) + 8, y + 15, said, INK, 12))
+    return _figure(bottom + _BOTTOM, label, shapes)

@@ -2,14 +2,19 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from chairlift.bench.bound import StepCurve
 from chairlift.bench.medians import medians
 from chairlift.cli.bench.report.charts import Bar, Chart, Series, draw_bars, draw_lines
-from chairlift.cli.bench.report.timeline import draw_timelines
 from chairlift.cli.report import format_value
+from chairlift.timeline.axis import Unit
+from chairlift.timeline.cut import cut
+from chairlift.timeline.figure import draw_figure
+from chairlift.timeline.line_styles import BOUND, policy_style
+from chairlift.timeline.lists import from_lists
+from chairlift.timeline.shapes import Figure as Drawing
 
 Run = Mapping[str, Any]
 Lines = Sequence[Mapping[str, Any]]
@@ -31,9 +36,11 @@ _DRAWN: Final = ("static", "dynamic", "continuous")
 class Figure:
     """A figure of the page."""
 
+    name: str
+    """Name of its files."""
     title: str
     about: str
-    svg: str
+    drawing: Drawing
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
 
@@ -76,7 +83,7 @@ def _throughput(lines: Lines, rate: float | str | None) -> Figure:
     bars = [
         Bar(
             TITLES[line["policy"]],
-            line["policy"],
+            policy_style(TITLES[line["policy"]]).colour,
             line["tokens_per_s"],
             line["tokens_per_s_min"],
             line["tokens_per_s_max"],
@@ -87,6 +94,7 @@ def _throughput(lines: Lines, rate: float | str | None) -> Figure:
     label = f"Output tokens per second: {best.name} has the most, {best.value:.0f}"
     repeats = max(line["num_repeats"] for line in lines)
     return Figure(
+        "throughput",
         "Throughput",
         f"Output tokens per second, {_offered(rate)}."
         + (f" Medians of {repeats} runs, with their range." if repeats > 1 else ""),
@@ -104,22 +112,27 @@ def _offered(rate: float | str | None) -> str:
 
 def _timelines(drawn: Mapping[str, Run]) -> Figure:
     names = [name for name in _DRAWN if name in drawn] or list(drawn)[:3]
-    timelines = {name: drawn[name]["timeline"] for name in names}
+    kept = {name: replace(from_lists(drawn[name]["timeline"]), name=TITLES[name]) for name in names}
+    # A policy of which the first steps alone are kept must not look as if it had ended.
+    ends_s = [t.seconds for name, t in kept.items() if t.num_steps < drawn[name]["num_steps"]]
+    timelines = {name: cut(t, min(ends_s, default=t.seconds)) for name, t in kept.items()}
+    part = f"the first {min(ends_s):.2g} s" if ends_s else "from the first step to the last"
     return Figure(
+        "rows",
         "The rows over time",
         "A line is a row of the batch, a colour and a number a request. Hatched: its prompt; "
         "plain: a token a step; striped: drafts that are checked; dot: its last token; cross: it "
         "lost its row. What is empty is idle.",
-        draw_timelines(timelines, TITLES),
+        draw_figure(list(timelines.values()), f"The rows over time, {part}", unit=Unit.TIME),
         ("policy", "steps", "requests", "rows in use of the run"),
         [
             (
                 TITLES[name],
-                str(len(timelines[name]["steps"])),
-                str(len({span[2] for span in timelines[name]["spans"]})),
+                str(timeline.num_steps),
+                str(len({span.request for span in timeline.spans})),
                 f"{drawn[name]['mean_rows']:.1f} of {drawn[name]['rows']}",
             )
-            for name in names
+            for name, timeline in timelines.items()
         ],
     )
 
@@ -129,7 +142,7 @@ def _series(lines: Lines, x: str, y: str) -> list[Series]:
     return [
         Series(
             TITLES[name],
-            name,
+            policy_style(TITLES[name]),
             [(float(e[x]), float(e[y])) for e in lines if e["policy"] == name and e[y] is not None],
         )
         for name in names
@@ -159,10 +172,11 @@ def _sweep(lines: Lines, bounds: Sequence[tuple[str, float]]) -> Iterator[Figure
         "output tokens per second",
         "median latency, logarithmic",
         _series(lines, "tokens_per_s", "latency_p50_s"),
-        "s",
+        y_form="s",
         is_log=True,
     )
     yield Figure(
+        "knee",
         "The knee",
         "Each mark is an offered rate: below the knee more load is more throughput, above it more "
         "load is more waiting.",
@@ -190,7 +204,7 @@ def _over_rate(
         x_title,
         y_title,
         _series(lines, "rate_per_s", key),
-        "s" if is_time else "",
+        y_form="s" if is_time else "",
         is_log=is_time,
         bounds=bounds,
     )
@@ -198,6 +212,7 @@ def _over_rate(
     names = list(dict.fromkeys(line["policy"] for line in lines))
     values = {(line["policy"], line["rate_per_s"]): line[key] for line in lines}
     return Figure(
+        key.removesuffix("_s").replace("_", "-") + "-over-rate",
         title,
         "",
         draw_lines(chart),
@@ -220,6 +235,7 @@ def _batch_sizes(lines: Lines) -> Figure:
     )
     one = {line["policy"]: line["tokens_per_s"] for line in swept if line["rows"] == 1}
     return Figure(
+        "batch-sizes",
         "Batch sizes",
         "How the throughput grows with the rows; the next figure says why not as fast.",
         draw_lines(chart),
@@ -242,7 +258,7 @@ def _step_times(runs: Sequence[Run]) -> Iterator[Figure]:
     points = StepCurve(run["step_curve"] for run in runs).points
     if not points:
         return
-    series = [Series("measured", "continuous", points, has_marks=len(points) <= 20)]
+    series = [Series("measured", policy_style("continuous"), points, has_marks=len(points) <= 20)]
     environment = runs[0]["environment"]
     floor = _floor_s(environment)
     about = (
@@ -251,16 +267,21 @@ def _step_times(runs: Sequence[Run]) -> Iterator[Figure]:
     about += "slots gain."
     if floor is not None:
         ends = [(float(points[0][0]), floor), (float(points[-1][0]), floor)]
-        series.append(Series("weights read once", "floor", ends, has_marks=False))
+        series.append(Series("weights read once", BOUND, ends, has_marks=False))
         about += (
             f" To read the weights once from memory takes {format_value('x_s', floor)} at "
             f"{environment['read_bytes_per_s'] / 1e9:.1f} GB/s; what fits into caches is faster."
         )
     chart = Chart(
-        "The time of a decode step over its rows", "rows of the step", "time of a step", series, "s"
+        "The time of a decode step over its rows",
+        "rows of the step",
+        "time of a step",
+        series,
+        y_form="s",
     )
     first = points[0][1]
     yield Figure(
+        "step-times",
         "The time of a step",
         about,
         draw_lines(chart),
@@ -277,19 +298,12 @@ def _floor_s(environment: Mapping[str, Any]) -> float | None:
 def _memory(runs: Sequence[Run]) -> Figure:
     series = []
     for run in runs:
-        name = TITLES[run["policy"]]
-        kv = run["kv"]
-        series.append(
-            Series(f"{name}: reserved", run["policy"], [(t, s) for t, _, s in kv], has_marks=False)
-        )
-        series.append(
-            Series(
-                f"{name}: used",
-                f"written {run['policy']}",
-                [(t, n) for t, n, _ in kv],
-                has_marks=False,
-            )
-        )
+        name, kv = TITLES[run["policy"]], run["kv"]
+        style = policy_style(name)
+        written = style._replace(width=1.0, dashes="3 2")
+        reserved_points, used_points = [(t, s) for t, _, s in kv], [(t, n) for t, n, _ in kv]
+        series.append(Series(f"{name}: reserved", style, reserved_points, has_marks=False))
+        series.append(Series(f"{name}: used", written, used_points, has_marks=False))
     chart = Chart("KV slots over time, reserved and used", "seconds", "tokens", series)
 
     def mean(run: Run, place: int) -> float:
@@ -300,6 +314,7 @@ def _memory(runs: Sequence[Run]) -> Figure:
         return TITLES[run["policy"]], f"{reserved:,.0f}", f"{used:,.0f}", f"{run['kv_waste']:.1%}"
 
     return Figure(
+        "kv-memory",
         "KV memory, used and reserved",
         "Slots of allocated blocks, and those with keys and values in them. Blocks are allocated "
         "as answers grow, so that little is reserved in vain.",

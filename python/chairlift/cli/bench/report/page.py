@@ -1,16 +1,16 @@
 """The page: answer, table, figures, how it was measured, and the data."""
 
-import base64
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
 from chairlift.bench.medians import medians
+from chairlift.bench.policies import SCHEMA
 from chairlift.cli.bench.report.figures import TITLES, Figure, Run, figures_of
 from chairlift.cli.report import format_value
+from chairlift.timeline.document import render_document
+from chairlift.timeline.svg import style_of, svg_of
 
 MAX_BYTES: Final = 300 * 1024
 """Size of a report at most."""
@@ -80,36 +80,18 @@ def render(
     return page
 
 
-def _document(title: str, body: str, data: str) -> str:
+def _document(title: str, body: str, data: object) -> str:
     style, script = (
         files(__package__).joinpath(name).read_text(encoding="utf-8")
         for name in ("report.css", "report.js")
     )
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
-        '<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n{body}\n"
-        f'</main>\n<script type="application/json" id="data">{data}</script>\n'
-        f"<script>{script}</script>\n</body>\n</html>\n"
-    )
+    inner = [style_of(animated=False)]
+    return render_document(title, body, style=style, script=script, data=data, inner_styles=inner)
 
 
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _data(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the runs as JSON in which nothing can end the element that holds it."""
+def _data(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     slim = [{k: v for k, v in run.items() if k not in {"timeline", "environment"}} for run in runs]
-    environment = runs[0].get("environment")
-    found = {"schema": "chairlift.bench/1", "environment": environment, "runs": slim}
-    return json.dumps(found, separators=(",", ":")).replace("<", "\\u003c")
+    return {"schema": SCHEMA, "environment": runs[0].get("environment"), "runs": slim}
 
 
 def _scroll(name: str, content: str) -> str:
@@ -124,7 +106,7 @@ def _figure(figure: Figure) -> str:
     about = f"<p>{escape(figure.about)}</p>" if figure.about else ""
     return (
         f"<h2>{escape(figure.title)}</h2>{about}<figure>"
-        + _scroll(figure.title, figure.svg)
+        + _scroll(figure.title, svg_of(figure.drawing))
         + "</figure><details><summary>show as table</summary>"
         + _scroll(f"{figure.title}, table", table)
         + "</details>"
