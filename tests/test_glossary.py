@@ -1,6 +1,5 @@
 """Retired words of docs/glossary.md stay out of identifiers, each in its scope."""
 
-import ast
 import functools
 import io
 import keyword
@@ -105,51 +104,6 @@ TABLE = retired_words()
 @pytest.mark.parametrize("retired", TABLE, ids=[row.word for row in TABLE])
 def test_a_retired_word_is_in_no_identifier_of_its_scope(retired: Retired) -> None:
     assert not uses(retired), f"docs/glossary.md has the term for it: {uses(retired)[:20]}"
-
-
-SENTENCES = ("api", "bench", "cli", "client", "core", "engine", "replay", "server")
-"""Parts of the package whose docstrings are sentences."""
-
-
-def fragments_of(text: str) -> Iterator[int]:
-    """Lines of docstrings, or of their entries, that begin as the end of another sentence."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            for number, line in enumerate(str(node.value.value).splitlines()):
-                is_first = number == 0 and re.match(r"(Of|As)\b", line)
-                if is_first or re.match(r" {4,}\*{0,2}\w+: (Of|As)\b", line):
-                    yield node.lineno + number
-
-
-@pytest.mark.parametrize("part", SENTENCES)
-def test_no_docstring_begins_with_a_preposition(part: str) -> None:
-    sources = (ROOT / "python" / "chairlift" / part).rglob("*.py")
-    found = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in sources
-        if "stubs" not in path.parts
-        for line in fragments_of(path.read_text(encoding="utf-8"))
-    ]
-    assert not found, found
-
-
-def test_a_docstring_that_is_a_fragment_is_found() -> None:
-    text = '''
-def f(x):
-    """Return x.
-
-    Args:
-        x: Of the model.
-    """
-    return x
-
-
-LIMIT = 3
-"""As `f`."""
-FINE = 4
-"""Officers of a ship."""
-'''
-    assert sorted(fragments_of(text)) == [6, 12]
 
 
 def test_every_scope_has_files() -> None:

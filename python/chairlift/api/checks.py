@@ -51,7 +51,11 @@ def _shown(got: object) -> str:
 
 
 def real(value: object, field: str, low: float, high: float, expected: str) -> float:
-    """Check a number in `[low, high]`; NaN is in no range."""
+    """Check a number in `[low, high]`; NaN is in no range.
+
+    Raises:
+        RequestError: The value is no number, or outside the range.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise bad(field, expected, value)
     # A whole number may be beyond what a float holds.
@@ -59,7 +63,11 @@ def real(value: object, field: str, low: float, high: float, expected: str) -> f
 
 
 def integer(value: object, field: str, low: int, high: int) -> int:
-    """Check a whole number in `[low, high]`."""
+    """Check a whole number in `[low, high]`.
+
+    Raises:
+        RequestError: The value is no whole number, or outside the range.
+    """
     expected = f"a whole number from {low} to {high}"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -71,7 +79,11 @@ def integer(value: object, field: str, low: int, high: int) -> int:
 
 
 def seconds(value: float | None, field: str) -> float | None:
-    """Check a positive time; infinity is no limit, and so is None."""
+    """Check a positive time; infinity is no limit, and so is None.
+
+    Raises:
+        RequestError: The time is no number, or not positive.
+    """
     if value is None:
         return None
     time_s = real(value, field, 1e-9, float("inf"), "a positive number of seconds")
@@ -79,7 +91,11 @@ def seconds(value: float | None, field: str) -> float | None:
 
 
 def utf8_len(text: object, field: str) -> int:
-    """Return the length of a text in bytes; a lone surrogate has no encoding."""
+    """Return the length of a text in bytes of UTF-8, in which a lone surrogate has no encoding.
+
+    Raises:
+        RequestError: The value is no text, or has a lone surrogate.
+    """
     if not isinstance(text, str):
         raise bad(field, "text", text)
     try:
@@ -90,7 +106,11 @@ def utf8_len(text: object, field: str) -> int:
 
 
 def short_text(text: str, field: str, max_bytes: int) -> None:
-    """Check the length of a short text."""
+    """Check the length of a short text.
+
+    Raises:
+        RequestError: The text is too long, or has a lone surrogate.
+    """
     size = utf8_len(text, field)
     if size > max_bytes:
         message = f"{field}: expected at most {max_bytes} bytes, got {size}"
@@ -98,14 +118,22 @@ def short_text(text: str, field: str, max_bytes: int) -> None:
 
 
 def flag(value: object, field: str) -> bool:
-    """Check a boolean; numbers and texts are refused."""
+    """Check a boolean; numbers and texts are refused.
+
+    Raises:
+        RequestError: The value is no boolean.
+    """
     if not isinstance(value, bool):
         raise bad(field, "True or False", value)
     return value
 
 
 def kind(value: object, expected: type, field: str) -> None:
-    """Check that a part of a request is of its type."""
+    """Check that a part of a request is of its type.
+
+    Raises:
+        RequestError: The part is of another type.
+    """
     if not isinstance(value, expected):
         raise bad(field, f"a {expected.__name__}", value)
 
@@ -116,7 +144,11 @@ def is_list(value: object) -> TypeGuard[Collection[Any]]:
 
 
 def one_or_many(values: object, field: str, expected: str) -> tuple[Any, ...]:
-    """Return the items of a list of texts; a single text is a list of one, not of its letters."""
+    """Return the items of a list of texts; a single text is a list of one, not of its letters.
+
+    Raises:
+        RequestError: The value is neither a text nor a list.
+    """
     if isinstance(values, str):
         return (values,)
     if not is_list(values):
@@ -125,7 +157,12 @@ def one_or_many(values: object, field: str, expected: str) -> tuple[Any, ...]:
 
 
 def strings(values: object, field: str, *, limit: int, max_bytes: int) -> tuple[str, ...]:
-    """Check short texts that are not empty: a list of them, or one text."""
+    """Check short texts that are not empty: a list of them, or one text.
+
+    Raises:
+        RequestError: The value is no list of texts, or a text is empty or too long, or there are
+            too many.
+    """
     expected = f"at most {limit} strings of 1 to {max_bytes} bytes"
     texts = one_or_many(values, field, expected)
     check_count(texts, field, limit)
@@ -142,6 +179,9 @@ def token_ids(values: object, field: str, vocab_size: int) -> list[int]:
 
     The tokenizer's length is not the bound: an id that it knows but the logits lack would read and
     write beside the row.
+
+    Raises:
+        RequestError: The value is no list of whole numbers, or an id is outside the vocabulary.
     """
     if not is_list(values):
         raise bad(field, "a list of whole numbers", values)
@@ -158,7 +198,11 @@ def token_ids(values: object, field: str, vocab_size: int) -> list[int]:
 
 
 def encoded_ids(ids: Sequence[int], field: str, vocab_size: int) -> None:
-    """Check what a tokenizer made of a text: some hold tokens that their model has no row for."""
+    """Check what a tokenizer made of a text: some hold tokens that their model has no row for.
+
+    Raises:
+        RequestError: There is no token, or one that the model has no embedding for.
+    """
     if not ids:
         message = f"{field}: expected at least one token, got none"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)
@@ -168,13 +212,21 @@ def encoded_ids(ids: Sequence[int], field: str, vocab_size: int) -> None:
 
 
 def prompt(value: object, field: str) -> None:
-    """Check that a value is of a type that a prompt may have; its contents are not read."""
+    """Check that a value is of a type that a prompt may have; its contents are not read.
+
+    Raises:
+        RequestError: The value is of no such type.
+    """
     if not isinstance(value, str | Chat) and not is_list(value):
         raise bad(field, "text, a list of token ids, a list of messages or a Chat", value)
 
 
 def prompts(values: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Return a list of prompts; a list of numbers or of messages is one prompt."""
+    """Return a list of prompts; a list of numbers or of messages is one prompt.
+
+    Raises:
+        RequestError: The value is of no type that a prompt may have.
+    """
     prompt(values, "prompts")
     if isinstance(values, str | Chat):
         return [values]
@@ -184,7 +236,11 @@ def prompts(values: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 
 
 def check_count(values: Sized, field: str, limit: int) -> None:
-    """Check the length of a list."""
+    """Check the length of a list.
+
+    Raises:
+        RequestError: The list is longer than the limit.
+    """
     if len(values) > limit:
         message = f"{field}: expected at most {limit}, got {len(values)}"
         raise RequestError(Reason.BAD_PARAMETER, message, field=field)

@@ -243,12 +243,20 @@ class EngineSettings(TypedDict, total=False):
 
 
 def engine_config(**settings: object) -> EngineConfig:
-    """Validate settings; raise ConfigError with one line for the first that is wrong."""
+    """Validate the settings of an engine.
+
+    Raises:
+        ConfigError: A setting is wrong; the message has one line, for the first of them.
+    """
     return checked(EngineConfig, **settings)
 
 
 def checked(config: type[Config], **settings: object) -> Config:
-    """The same for any class of settings."""
+    """Validate settings of any class.
+
+    Raises:
+        ConfigError: A setting is wrong; the message has one line, for the first of them.
+    """
     try:
         return config(**settings)
     except ValidationError as error:

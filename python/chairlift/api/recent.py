@@ -56,6 +56,9 @@ def percentile(counts: Mapping[int, int], percent: float) -> float:
     Args:
         counts: At least one.
         percent: Above 0, at most 100.
+
+    Raises:
+        ValueError: There are no counts.
     """
     rank, seen = math.ceil(sum(counts.values()) * percent / 100), 0
     for number in sorted(counts):

@@ -18,14 +18,14 @@ class Heads(NamedTuple):
     """The heads that a layer projects of each token, all of one size."""
 
     num_heads: int
-    """Of queries."""
+    """Heads of queries."""
     num_kv_heads: int
-    """Of keys, and of values; 0 where those of another layer are seen."""
+    """Heads of keys, and of values; 0 where the layer sees those of another layer."""
     head_dim: int
     has_gate: bool = False
-    """As many gates as queries come first."""
+    """The projection begins with a gate for each query."""
     has_values: bool = True
-    """Else keys are values, too."""
+    """Whether values are projected; else the keys are the values, too."""
     norms_values: bool = False
     """Values have a norm, and then memory of their own."""
 
@@ -52,7 +52,7 @@ class Projections(NamedTuple):
     qkv: Tensor
     """`[T, (num_heads + 2 * num_kv_heads) * head_dim]`; wider where gates come first."""
     gate: Tensor
-    """`[T, num_heads * head_dim]`, a view of `qkv` as the next four; no numbers without gates."""
+    """`[T, num_heads * head_dim]`, a view of `qkv`, like the next four; empty without gates."""
     query: Tensor
     """`[T, num_heads, head_dim]`"""
     key: Tensor
@@ -70,7 +70,7 @@ class Projections(NamedTuple):
 
         Args:
             qkv: `[T, heads.projected_size]`.
-            heads: Of the layer.
+            heads: The heads of the layer.
             normed: `[T, heads.normed_size]`, for values that have a norm.
         """
         num_gates, num_kv_heads = heads.num_heads if heads.has_gate else 0, heads.num_kv_heads
@@ -90,16 +90,16 @@ class Rotation(NamedTuple):
     """The norm and rotation of queries and keys before attention."""
 
     cos_sin: Tensor
-    """float32 `[max_position, rotary_dim]`: cosines, then sines; of keys. 0 numbers rotate none."""
+    """float32 `[max_position, rotary_dim]` of keys: cosines, then sines; width 0: no rotation."""
     query_cos_sin: Tensor
-    """Of queries: the same tensor, or one that also scales them."""
+    """The table of queries: the same tensor, or one that also scales them."""
     is_interleaved: bool
     """A number is rotated with its neighbour, and not with the one half of them further."""
     query_norm: Tensor | None
     """Weight of an RMS norm before the rotation: `[head_dim]` of each head, or of all heads."""
     key_norm: Tensor | None
     eps: float
-    """Of those norms."""
+    """Added to the mean of the squares in those norms."""
     norm_offset: float
     """Added to their weights."""
 
@@ -160,8 +160,8 @@ class AttentionBackend(Protocol):
         """Return the bytes of a block of `allocate_mixed`.
 
         Args:
-            num_bytes: Of the layers of a KV group, at most.
-            head_bytes: Of one head of each layer.
+            num_bytes: Bytes of the layers of a KV group, at most.
+            head_bytes: Bytes of one head in one block, for each layer.
         """
         return num_bytes
 
@@ -169,10 +169,10 @@ class AttentionBackend(Protocol):
         """Return the cache of a layer, `[num_blocks, num_kv_heads, ...]`: its blocks lie apart.
 
         Args:
-            pool: From `allocate_mixed`.
-            first: Bytes of a block before those of the layer.
-            num_bytes: Of the layer in a block.
-            num_kv_heads: Of the layer.
+            pool: `[1, num_blocks, numbers]`, from `allocate_mixed`.
+            first: Bytes of a block that come before those of the layer.
+            num_bytes: Bytes of the layer in a block.
+            num_kv_heads: KV heads of the layer.
         """
         size = pool.dtype.itemsize
         block = pool[0, :, first // size : (first + num_bytes) // size]
@@ -194,7 +194,7 @@ class AttentionBackend(Protocol):
         head_dim: int,
         dtype: torch.dtype,
     ) -> int:
-        """Bytes that one block takes over all layers."""
+        """Return the bytes that one block takes over all layers."""
         return num_layers * num_kv_heads * self.head_bytes(block_size, head_dim, dtype)
 
     def rotate_and_write(
@@ -210,11 +210,11 @@ class AttentionBackend(Protocol):
         Without norms, queries and keys are rotated in one call.
 
         Args:
-            projections: Of the T tokens of the step.
-            rotation: Of the layer; None leaves queries and keys as they are.
-            cache: Of the layer.
-            metadata: Of the step.
-            slot_mapping: Of the layer's KV group, int32 `[T]`.
+            projections: Queries, keys and values of the T tokens of the step.
+            rotation: The layer's; None leaves queries and keys as they are.
+            cache: The layer's, `[num_blocks, num_kv_heads, ...]`.
+            metadata: The step.
+            slot_mapping: int32 `[T]`, of the layer's KV group.
         """
         if rotation is not None:
             _rotate(projections, rotation, metadata.positions)
@@ -223,24 +223,32 @@ class AttentionBackend(Protocol):
     def rotate_queries(
         self, projections: Projections, rotation: Rotation | None, metadata: AttentionMetadata
     ) -> None:
-        """Norm and rotate queries in place, of a layer without keys of its own."""
+        """Norm and rotate the queries of a layer without keys of its own, in place."""
         if rotation is not None:
             _rotate(projections, rotation, metadata.positions)
 
     def write(
         self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
     ) -> None:
-        """Write `key` and `value` `[T, num_kv_heads, head_dim]` to the slots `[T]`."""
+        """Write keys and values to the cache.
+
+        Args:
+            cache: The layer's, `[num_blocks, num_kv_heads, ...]`.
+            key: `[T, num_kv_heads, head_dim]`.
+            value: `[T, num_kv_heads, head_dim]`.
+            slot_mapping: int32 `[T]`: block * block_size + offset.
+            block_size: Tokens of a block.
+        """
         ...
 
     def copy_blocks(self, destination: Tensor, source: Tensor, pairs: Tensor) -> None:
         """Copy whole blocks of all layers from one pool to another, or within one.
 
         Args:
-            destination: From `allocate`.
+            destination: A pool of `allocate`, `[num_layers, num_blocks, num_kv_heads, ...]`.
             source: The same; its number of blocks may differ.
-            pairs: int32 `[., 2]`: blocks of the source and of the destination; within one pool no
-                block is both, and none of the destination's is there twice.
+            pairs: int32 `[N, 2]`: a block of the source, and one of the destination. Within one
+                pool no block is both, and no block of the destination occurs twice.
         """
         sources, targets = pairs.T
         destination.index_copy_(1, targets.long(), source.index_select(1, sources))
@@ -255,15 +263,15 @@ class AttentionBackend(Protocol):
         scoring: Scoring,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Causal attention of each token to its row, this step's tokens included.
+        """Compute the causal attention of each token to its row, this step's tokens included.
 
         Args:
             query: `[T, num_heads, head_dim]`; rows may be strided.
-            cache: Where this step's keys and values are already written.
+            cache: `[num_blocks, num_kv_heads, ...]`; it holds this step's keys and values already.
             metadata: The step.
             group: KV group of the layer.
-            scoring: Of the layer.
-            out: Where the result goes, contiguous; None allocates.
+            scoring: The layer's rule for scores.
+            out: `[T, num_heads, head_dim]`, contiguous: where the result goes; None allocates it.
 
         Returns:
             `[T, num_heads, head_dim]`, contiguous.
@@ -272,7 +280,7 @@ class AttentionBackend(Protocol):
 
 
 def zeroed(*shape: int) -> Tensor:
-    """Return bytes that are zero; the system provides a page when it is first written."""
+    """Return uint8 zeros of a shape; the system provides a page when it is first written."""
     num_bytes = math.prod(shape)
     memory = mmap.mmap(-1, max(num_bytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

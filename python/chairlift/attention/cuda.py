@@ -27,7 +27,7 @@ class WorkLimits(NamedTuple):
     max_splits: int
     """Room for splits; a row that does not fit is computed in tiles."""
     max_tiles: int
-    """Of any step, of the smaller size."""
+    """Tiles of the smaller size that any step needs, at most."""
 
     @classmethod
     def of(
@@ -45,10 +45,10 @@ class WorkLimits(NamedTuple):
         Args:
             max_num_seqs: Rows of a step.
             max_num_batched_tokens: Tokens of a step.
-            max_context_len: Of a row.
-            num_pool_tokens: Of all blocks; rows may share some, and then see more.
-            num_kv_heads: Of a layer.
-            queries_per_kv_head: Of a layer.
+            max_context_len: Tokens of a row.
+            num_pool_tokens: Tokens of all blocks; rows that share blocks may see more.
+            num_kv_heads: KV heads of a layer.
+            queries_per_kv_head: Query heads that read one KV head of a layer.
         """
         of_long_row = max(_MANY_SPLITS, -(-max_context_len // _SPLIT_LEN))
         most = max_num_seqs * min(-(-max_context_len // _MIN_SPLIT), of_long_row)
@@ -67,7 +67,8 @@ TILE_ROWS = (64, 128)
 
 _SPLIT_LEN = 512
 _MIN_SPLIT = 128
-"""Of a row that has at most `_MANY_SPLITS` such splits: longer ones double them up to the first."""
+"""Tokens of a split of a row with at most `_MANY_SPLITS` of them; longer rows have splits of twice
+the size, up to `_SPLIT_LEN`."""
 _MANY_SPLITS = 16
 _BLOCK_SIZE = 16
 """Tokens of a block."""
@@ -95,10 +96,10 @@ class CudaBackend(AttentionBackend):
         """Allocate for partial results once and for all; the layers of a step share it.
 
         Args:
-            limits: Of all KV groups.
+            limits: The limits that hold the work of every KV group.
             max_num_seqs: Rows of a step.
-            num_kv_heads: The most of a layer.
-            head_dim: The largest of a layer.
+            num_kv_heads: The most KV heads of a layer.
+            head_dim: The largest head of a layer.
         """
         self._split_len = limits.split_len
         self._workspace = torch.empty(
@@ -137,7 +138,10 @@ class CudaBackend(AttentionBackend):
         return -(-num_bytes // step) * step
 
     def layer_of_mixed(self, pool: Tensor, first: int, num_bytes: int, num_kv_heads: int) -> Tensor:
-        """Return the cache of a layer, as `allocate` has it, whose blocks lie apart."""
+        """Return the cache of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`.
+
+        It is a strided view of `pool`, in which the blocks of a layer are not adjacent.
+        """
         size = 2 * pool.dtype.itemsize
         numbers = pool[0, :, :, first // size : (first + num_bytes) // size]
         return numbers.view(2, numbers.shape[1], num_kv_heads, _BLOCK_SIZE, -1)
@@ -145,7 +149,7 @@ class CudaBackend(AttentionBackend):
     def rotate_queries(
         self, projections: Projections, rotation: Rotation | None, metadata: AttentionMetadata
     ) -> None:
-        """As `AttentionBackend.rotate_queries`."""
+        """Norm and rotate queries in place by one kernel; see `AttentionBackend.rotate_queries`."""
         if rotation is None:
             return
         if (weight := rotation.query_norm) is not None and len(weight) > projections.query.shape[2]:
@@ -170,9 +174,9 @@ class CudaBackend(AttentionBackend):
         metadata: AttentionMetadata,
         slot_mapping: Tensor,
     ) -> None:
-        """As `AttentionBackend.rotate_and_write`, but rotated keys are in the cache alone.
+        """Write rotated keys to the cache alone; see `AttentionBackend.rotate_and_write`.
 
-        Norms over all heads are kernels of their own; all else is in one.
+        A norm over all heads is a kernel of its own; one kernel does everything else.
         """
         query_key, value = projections.query_key, projections.value
         if rotation is None:
@@ -203,7 +207,10 @@ class CudaBackend(AttentionBackend):
         cache[1][block, :, offset] = value
 
     def copy_blocks(self, destination: Tensor, source: Tensor, pairs: Tensor) -> None:
-        """As `AttentionBackend.copy_blocks`; one of the pools may be pinned memory of the host."""
+        """Copy whole blocks by one launch; see `AttentionBackend.copy_blocks`.
+
+        One of the pools may be pinned memory of the host.
+        """
         ops.copy_blocks(destination, source, pairs.to(self.device, non_blocking=True))
 
     def attend(
@@ -258,7 +265,7 @@ class CudaBackend(AttentionBackend):
 
 
 def _norm_all_heads(projections: Projections, rotation: Rotation) -> Rotation:
-    """Norm all heads of queries, and of keys if there are some, in place; return what is left."""
+    """Norm all heads of queries and keys together, in place; return the rotation without norms."""
     norms = rotation.query_norm, rotation.key_norm
     for heads, norm in zip((projections.query, projections.key), norms, strict=True):
         if heads.shape[1] == 0:

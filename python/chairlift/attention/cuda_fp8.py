@@ -26,7 +26,7 @@ class Fp8CudaBackend(CudaBackend):
     def write(
         self, cache: Tensor, key: Tensor, value: Tensor, slot_mapping: Tensor, block_size: int
     ) -> None:
-        """As `AttentionBackend.write`; what float8 does not hold is cut off."""
+        """Write keys and values, clamped to what float8 holds; see `AttentionBackend.write`."""
         # PyTorch has no indexed writes of float8.
         super().write(
             cache.view(torch.uint8), _narrow(key), _narrow(value), slot_mapping, block_size

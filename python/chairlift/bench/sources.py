@@ -171,7 +171,11 @@ def _of_trace(trace: Trace, seed: int, vocab_size: int, _encode: Encode) -> list
 
 
 def check_context(items: Sequence[Item], max_context_len: int, source: Source) -> None:
-    """Raise ConfigError if a request is longer than the model's context."""
+    """Check that every request fits into the context of a model.
+
+    Raises:
+        ConfigError: A request is longer than the context of the model.
+    """
     for number, item in enumerate(items, start=1):
         length = len(item.prompt_token_ids) + item.max_tokens
         if length > max_context_len:

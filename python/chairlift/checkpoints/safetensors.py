@@ -19,7 +19,7 @@ from chairlift.checkpoints.files.fields import Opener, one_line, parse_json
 from chairlift.checkpoints.files.stored import ITEM_BYTES, StoredTensor, open_regular
 
 _HEADER_BYTES: Final = 32 << 20
-"""Of the longest header that is read; those of large models take one or two megabytes."""
+"""Bytes of the longest header that is read; headers of large models take one or two megabytes."""
 _MAX_AXES: Final = 8
 
 

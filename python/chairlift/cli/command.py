@@ -43,7 +43,11 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401, typer's own signature
-        """Run the command; an error about a setting names where the setting came from."""
+        """Run the command; an error about a setting names where the setting came from.
+
+        Raises:
+            ConfigError: A setting is wrong.
+        """
         try:
             return super().invoke(ctx)
         except ConfigError as error:
@@ -64,7 +68,11 @@ class Commands(TyperGroup):
             )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401, typer's own
-        """Print the help if no command follows."""
+        """Print the help if no command follows.
+
+        Raises:
+            typer.Exit: No command follows.
+        """
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(WRONG_USE)

@@ -240,7 +240,11 @@ class Client(Blocking, BaseClient):
             call.exception()
 
     def generate_all(self, starts: list[pb.Start]) -> list[Generation]:
-        """Send requests on a stream of their own, half-closed: a static batch need not wait."""
+        """Send requests on a stream of their own, half-closed: a static batch need not wait.
+
+        Raises:
+            ServerError: The stream has ended meanwhile.
+        """
         stream = _Stream(self)
         generations = []
         for start in starts:

@@ -59,7 +59,7 @@ class PromptScores:
         return Logprobs(logprobs, ranks, [list(zip(*pair, strict=True)) for pair in pairs])
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return all, in their order."""
+        """Return logprobs and ranks `[N]`, candidate ids and their logprobs `[N, C]`."""
         return self.logprobs, self.ranks, self.candidate_ids, self.candidate_logprobs
 
 

@@ -88,7 +88,11 @@ class Core:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Take the engine down if the scheduler raises anything but a refusal."""
+        """Take the engine down if the scheduler raises anything but a refusal.
+
+        Raises:
+            EngineDownError: The scheduler raised another error.
+        """
         try:
             yield
         except _core.Refused:

@@ -60,7 +60,7 @@ class Linear:
             blocks: uint8 `[out_features, bytes of a row]`.
             block_type: The name that GGUF gives the blocks, such as `Q4_K`.
             bias: float32 `[out_features]`.
-            dtype: Of inputs and outputs.
+            dtype: The dtype of inputs and outputs.
 
         Raises:
             ValueError: The type is unknown, or a row is not a whole number of blocks.
@@ -100,7 +100,7 @@ class Linear:
 
 
 def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = None) -> Linear:
-    """Pack the weights of a layer; see `Linear`."""
+    """Pack the weights of a layer; see `Kernels.linear`."""
     return Linear(weight, bias, quantize)
 
 
@@ -144,9 +144,9 @@ experts = Experts
 
 
 def expert_bytes(rules: ExpertRules, hidden_size: int, dtype: torch.dtype) -> int:  # noqa: ARG001, all are the same
-    """Return the bytes of a token inside a mixture of experts.
+    """Return the bytes that a token takes inside a mixture of experts.
 
-    Of each of its experts: the input or output, what is between the layers, and the wider of both
+    Each of its experts has the input or output, what is between the layers, and the wider of both
     inputs once more, rounded.
     """
     inner = rules.intermediate_size
@@ -206,7 +206,7 @@ def causal_conv(
 
 
 def copy_states(state: Tensor, moves: Tensor) -> None:
-    """Copy rows of `state` `[rows, ...]`, int32 `moves` `[., 2]`: target and source of each."""
+    """Copy rows of `state` `[rows, ...]`; int32 `moves` `[N, 2]` has the target and the source."""
     _core.copy_states(state, moves)
 
 
@@ -291,7 +291,7 @@ def rope_(
         cos_sin: float32 `[max_position, rotary_dim]`: cosines, then sines; numbers of a head from
             `rotary_dim` on stay.
         norm_weight: `[head_dim]` for a norm of each head, `[num_heads * head_dim]` for one of all.
-        eps: Of that norm.
+        eps: Added to the mean of the squares in that norm.
         norm_offset: Added to its weight.
         is_interleaved: A number is rotated with its neighbour, else with the one half of them
             further.

@@ -47,11 +47,14 @@ class ExpertRules(Protocol):
 
     @property
     def activation(self) -> str:
-        """Between both layers of an expert."""
+        """The activation between both layers of an expert."""
 
     @property
     def limit(self) -> float | None:
-        """Of gates from above and of ups from both sides, with another gate; None clamps none."""
+        """The bound of gates from above and of ups from both sides; None clamps nothing.
+
+        With a limit an expert computes `(up + 1) * gate * sigmoid(alpha * gate)`.
+        """
 
     @property
     def alpha(self) -> float:
@@ -63,7 +66,7 @@ class ExpertRules(Protocol):
 
     @property
     def multiplier(self) -> float:
-        """Of the weights, after that."""
+        """Multiplies the weights after that."""
 
     @property
     def gated(self) -> bool:
@@ -83,13 +86,13 @@ class ExpertLayers(Protocol):
 
     @property
     def workspace_bytes(self) -> int:
-        """Of a token; 0 where the kernels allocate what they need."""
+        """Bytes of workspace per token; 0 where the kernels allocate what they need."""
 
     def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:
         """Write what the chosen experts compute of `x` `[T, H]`, weighed and summed.
 
         Args:
-            x: Rows are contiguous.
+            x: `[T, H]`, contiguous.
             logits: float32 `[T, num_experts]`, of the router.
             out: `[T, H]`.
             workspace: uint8 `[T, workspace_bytes]` or wider, contiguous; its bytes mean nothing.
@@ -101,7 +104,7 @@ class RaggedBatch(Protocol):
 
     @property
     def rows(self) -> Tensor:
-        """`[R]`: of the state of each row."""
+        """`[R]`: the row of the state that each row of the batch has."""
 
     @property
     def query_start_loc(self) -> Tensor:
@@ -122,7 +125,7 @@ class DeltaRules(NamedTuple):
     norm_weight: Tensor
     """`[value_dim]`: of the norm of an output."""
     eps: float
-    """Of that norm."""
+    """Added to the mean of the squares in that norm."""
     most_share: float = 1.0
     """The largest share of a correction that is made."""
     in_turn: bool = False
@@ -166,14 +169,14 @@ class Kernels(Protocol):
         choice_bias: Sequence[float] | None = None,
         factors: Sequence[float] | None = None,
     ) -> ExpertLayers:
-        """Make a mixture of experts of the layers of each.
+        """Make a mixture of experts.
 
         Args:
-            gate_up: From H to gate and up, side by side.
-            down: From I to H.
+            gate_up: The first layer of each expert, from H to gate and up, side by side.
+            down: The second layer of each expert, from I to H.
             rules: How experts are chosen.
-            choice_bias: Of each expert, added to the scores for the choice alone.
-            factors: Of the weight of each expert.
+            choice_bias: A number for each expert, added to its score for the choice alone.
+            factors: A factor for the weight of each expert.
         """
 
     def expert_bytes(self, rules: ExpertRules, hidden_size: int, dtype: torch.dtype) -> int:
@@ -188,7 +191,7 @@ class Kernels(Protocol):
         """Write `multiplier * x[rows]`; `x` `[N, ...]`, `rows` int32 `[T]`, `out` `[T, ...]`."""
 
     def add_scaled(self, x: Tensor, update: Tensor, multiplier: float = 1.0) -> None:
-        """Add `multiplier * update` `[T, H]` to `x` in place."""
+        """Add `multiplier * update` to `x` in place, both `[T, H]`."""
 
     def scale(self, x: Tensor, multiplier: float = 1.0, soft_cap: float | None = None) -> None:
         """Multiply `x` `[T, W]` in place, then make it `soft_cap * tanh(x / soft_cap)` if given.
@@ -216,7 +219,7 @@ class Kernels(Protocol):
         Args:
             x: Rows may be strided.
             weight: float32 `[K, C]`, that of the oldest input first.
-            state: float32 `[rows, K - 1, C]`: the last inputs of each row, which move on.
+            state: float32 `[rows, K - 1, C]`: the last inputs of each row; updated in place.
             batch: The rows of the tokens.
             out: `[T, C]`.
             bias: float32 `[C]`.
@@ -240,10 +243,10 @@ class Kernels(Protocol):
             qkv: `[T, ...]`: queries, keys and values of all heads, convolved.
             gate: `[T, num_value_heads * value_dim]`.
             b_a: `[T, 2 * num_value_heads]`: shares, then decays.
-            rules: Of the layer.
-            state: float32 `[rows, num_value_heads, key_dim, value_dim]`, which moves on.
+            rules: The layer's.
+            state: float32 `[rows, num_value_heads, key_dim, value_dim]`; updated in place.
             batch: The rows of the tokens.
-            out: As `gate`.
+            out: `[T, num_value_heads * value_dim]`.
         """
 
     def selective_scan(
@@ -261,9 +264,9 @@ class Kernels(Protocol):
         Args:
             xbc: `[T, ...]`: x of all heads, B and C of all groups, convolved.
             dt: `[T, num_heads]`.
-            rules: Of the layer.
+            rules: The layer's.
             num_groups: Heads of a group share B and C.
-            state: float32 `[rows, num_heads, state_dim, head_dim]`, which moves on.
+            state: float32 `[rows, num_heads, state_dim, head_dim]`; updated in place.
             batch: The rows of the tokens.
             out: `[T, num_heads * head_dim]`.
         """
@@ -271,7 +274,15 @@ class Kernels(Protocol):
     def gated_rms_norm(
         self, x: Tensor, gate: Tensor, weight: Tensor | None, group_size: int, eps: float
     ) -> None:
-        """Make `x` `[T, W]` `x * silu(gate)`, or the RMS norm of that; float32 `weight` `[W]`."""
+        """Replace `x` by `x * silu(gate)`, or by the RMS norm of that.
+
+        Args:
+            x: `[T, W]`; rows may be strided.
+            gate: `[T, W]`; rows may be strided.
+            weight: float32 `[W]`; None norms nothing.
+            group_size: Numbers that are normed together.
+            eps: Added to the mean of the squares.
+        """
 
     def rms_norm(
         self,
@@ -283,7 +294,7 @@ class Kernels(Protocol):
     ) -> Tensor:
         """Return `x / rms(x) * (weight + offset)` over the last axis; `x` `[T, H]`.
 
-        With a `weight` `[D]` each D numbers of a row are normed apart.
+        `weight` is `[H]`; with `[D]` each D numbers of a row are a norm of their own.
         """
 
     def add_rms_norm(
@@ -295,7 +306,7 @@ class Kernels(Protocol):
         out: Tensor | None = None,
         offset: float = 0.0,
     ) -> Tensor:
-        """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
+        """Add `update` to `x` in place, both `[T, H]`; return the norm of the sum, `[T, H]`."""
 
     def layer_norm(
         self,
@@ -305,7 +316,7 @@ class Kernels(Protocol):
         eps: float,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Return `(x - mean(x)) / deviation(x) * weight + bias`; `x` `[T, H]`."""
+        """Return `(x - mean(x)) / deviation(x) * weight + bias`; `x` `[T, H]`, the others `[H]`."""
 
     def add_layer_norm(
         self,
@@ -316,7 +327,7 @@ class Kernels(Protocol):
         eps: float,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Add `update` `[T, H]` to `x` in place, then return the norm of the sum."""
+        """Add `update` to `x` in place, both `[T, H]`; return the norm of the sum, `[T, H]`."""
 
     def activate(self, x: Tensor, activation: str, out: Tensor | None = None) -> Tensor:
         """Return an activation of `x` `[T, I]`: `silu`, `gelu` (by erf), `gelu_tanh` or `relu2`."""

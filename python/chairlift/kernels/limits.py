@@ -18,11 +18,11 @@ class Shape(Protocol):
 
     @property
     def num_heads(self) -> int:
-        """Of queries."""
+        """Heads of queries."""
 
     @property
     def num_kv_heads(self) -> int:
-        """Of keys and values."""
+        """Heads of keys, and of values."""
 
     @property
     def head_dim(self) -> int:
@@ -35,7 +35,7 @@ class ShapeLimits:
 
     head_dims: Sequence[int]
     head_dims_text: str
-    """The same in the words of an error message."""
+    """`head_dims` in the words of an error message."""
     width_step: int = 1
     """`hidden_size` and `intermediate_size` are multiples of this."""
     max_hidden_size: int = 0
@@ -45,10 +45,10 @@ class ShapeLimits:
         """Return why the kernels cannot run a shape, by its field; None if they can.
 
         Args:
-            shape: Of a model.
+            shape: The sizes of a model.
             where: Follows what is expected, such as ` on a GPU`.
         """
-        step, most_hidden, group = self.width_step, self.max_hidden_size, self.max_heads_per_kv_head
+        step, max_hidden, group = self.width_step, self.max_hidden_size, self.max_heads_per_kv_head
         hidden, inner, heads = shape.hidden_size, shape.intermediate_size, shape.num_heads
         checks = (
             ("head_dim", self.head_dims_text, shape.head_dim, shape.head_dim in self.head_dims),
@@ -61,9 +61,9 @@ class ShapeLimits:
             ("hidden_size", f"a multiple of {step}", hidden, hidden % step == 0),
             (
                 "hidden_size",
-                f"at most {most_hidden}",
+                f"at most {max_hidden}",
                 hidden,
-                not most_hidden or hidden <= most_hidden,
+                not max_hidden or hidden <= max_hidden,
             ),
             ("intermediate_size", f"a multiple of {step}", inner, inner % step == 0),
         )

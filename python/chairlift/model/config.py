@@ -57,7 +57,7 @@ class ModelConfig:
     names: CheckpointNames
     """What a checkpoint calls the parts of the spec."""
     dtype: torch.dtype
-    """Of weights, activations and KV cache: float32, bfloat16 or float16."""
+    """The dtype of weights, activations and KV cache: float32, bfloat16 or float16."""
     max_model_len: int
     """Longest prompt plus output, in tokens."""
     eos_token_ids: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class ModelConfig:
     """Whether the checkpoint scores the vocabulary. One that does not gives vectors, and no text;
     the spec says then that its head is tied, since the token of a vector is not looked at."""
     transformers_bytes: int | None = None
-    """Of the weights, where `transformers` computes the layers; None where our own code does."""
+    """Bytes of the weights if `transformers` computes the layers; None if our own code does."""
 
     @property
     def module_names(self) -> CheckpointNames:
@@ -133,8 +133,8 @@ def read_generation(folder: Path, fields: Fields) -> tuple[GenerationDefaults, t
     """Read the sampling that the authors recommend, and the tokens that end an answer.
 
     Args:
-        folder: Perhaps with generation_config.json.
-        fields: Of config.json, whose end tokens count as well.
+        folder: A folder in which generation_config.json may be.
+        fields: Fields of config.json, whose end tokens count as well.
     """
     path = folder / "generation_config.json"
     own = Fields(path, optional_json(path))

@@ -46,9 +46,9 @@ def read_special_tokens(folder: Path, config: Mapping[str, Any]) -> SpecialToken
     """Read the tokens that stand beside tokenizer.json.
 
     Args:
-        folder: Perhaps with `special_tokens_map.json` and `added_tokens.json`.
-        config: Of `tokenizer_config.json`. Where it has `added_tokens_decoder`, the two older files
-            say nothing of tokens; else the first of them goes before it.
+        folder: A folder in which `special_tokens_map.json` and `added_tokens.json` may be.
+        config: The contents of `tokenizer_config.json`. Where it has `added_tokens_decoder`, the
+            two older files say nothing of tokens; else the first of them takes precedence.
 
     Raises:
         ModelError: A file is malformed.
@@ -233,7 +233,7 @@ def _token(value: object, *, special: bool | None = None) -> AddedToken | None:
     """Return a token of a text or an object; None where it is neither.
 
     Args:
-        value: As parsed.
+        value: The parsed JSON.
         special: What it is, whatever an object says.
     """
     if isinstance(value, str):
@@ -312,9 +312,9 @@ def _list(
     """Return the tokens of a list; one by names goes into `by_name`, and None is none.
 
     Args:
-        path: Of the file, for messages.
-        name: Of the list.
-        values: Of the file.
+        path: Path of the file, for messages.
+        name: Name of the list.
+        values: The contents of the file.
         by_name: Takes the entries of an object.
         special: What objects are, whatever they say; None leaves that to them. Texts are special.
     """

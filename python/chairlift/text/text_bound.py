@@ -19,7 +19,7 @@ MAX_GROWTH: Final = 64
 """Times as many bytes as a text has that a normalizer or decoder may make of it."""
 
 _MAX_CHARACTER_BYTES = 4
-"""Of one character in UTF-8."""
+"""Bytes of one character in UTF-8, at most."""
 
 _BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 _SPLITTERS = frozenset(

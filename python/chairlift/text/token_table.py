@@ -28,9 +28,9 @@ _STAGES = {
 MAX_REPLACEMENTS: Final = 16
 """Steps of a decoder that replace: each is done for every token."""
 MAX_TABLE_CHARACTERS: Final = 16 * 2**20
-"""Of all tokens after each of these steps; the largest vocabularies have some two million."""
+"""Characters of all tokens after each step; the largest vocabularies have some two million."""
 MAX_GROWN_CHARACTERS: Final = 1024
-"""Of a token that such a step makes longer: `Detokenize` takes 131,072 tokens at once."""
+"""Characters of a token that a step makes longer: `Detokenize` takes 131,072 tokens at once."""
 
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
@@ -90,7 +90,7 @@ class Pieces:
 
         Args:
             backend: Has the strings of tokens.
-            decoding: Of the tokenizer.
+            decoding: The decoding of the tokenizer.
             special: Strings of its special tokens.
         """
         self._backend = backend
@@ -111,7 +111,7 @@ class Pieces:
 
 
 NO_DECODING: Final = Decoding((), (), False, False, False)
-"""Of a model that gives no text: tokens stand for themselves."""
+"""The decoding of a model that gives no text: tokens stand for themselves."""
 
 
 def read_decoding(tokenizer: tokenizers.Tokenizer) -> Decoding:

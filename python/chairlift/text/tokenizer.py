@@ -236,7 +236,7 @@ class Tokenizer:
             add_special_tokens: Whether those of the model go around.
 
         Raises:
-            RequestError: As `encode`.
+            RequestError: See `encode`.
         """
         texts = [text] if second is None else [text, second]
         try:

@@ -68,7 +68,7 @@ class TimelineBuilder:
         """Start without steps.
 
         Args:
-            name: Of the run.
+            name: Name of the run.
             num_rows: Rows of the batch, empty ones included.
             num_blocks: KV blocks of the pool; 0 if that is not known.
             is_modelled: Whether the times come from a model of the step time.
@@ -103,7 +103,7 @@ class TimelineBuilder:
         """Say what is known of a request.
 
         Args:
-            key: As in the steps.
+            key: The key by which the steps name the request.
             label: What a legend says of it.
             number: Its number, from 1; default: by the order of the calls.
             arrived_ns: When it was queued, on the clock of the steps.

@@ -22,7 +22,7 @@ class ReplayTimeline:
         """Start with no step; with several tenants a number and a colour are a tenant's.
 
         Args:
-            settings: Of the replay; its policy names the timeline.
+            settings: Settings of the replay, whose policy names the timeline.
             requests: Those of the trace.
             max_steps: Steps that are noted; None: all.
         """

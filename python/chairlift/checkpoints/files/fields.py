@@ -44,7 +44,7 @@ class Fields:
 
     Attributes:
         path: File of the object, for messages.
-        values: As parsed.
+        values: The parsed JSON object.
         prefix: Path of the object inside the file, for messages.
         keys: What the file calls those values that it has under another name, for messages.
     """
@@ -130,7 +130,11 @@ class Fields:
         return tuple(i for i in ids if i >= 0)
 
     def fail(self, name: str, expected: str) -> NoReturn:
-        """Raise the ModelError that names file, field, what was expected and what was got."""
+        """Refuse a field.
+
+        Raises:
+            ModelError: Always; it names the file, the field, what was expected and what was got.
+        """
         got = _shown(self.values[name]) if name in self.values else "nothing"
         key = self.keys.get(name, name)
         message = f"{self.path}: {self.prefix}{key}: expected {expected}, got {got}"
@@ -195,8 +199,8 @@ def open_regular(path: Path, opener: Opener = os.open) -> FileIO:
     """Open a regular file.
 
     Args:
-        path: Of the file.
-        opener: As that of `open`.
+        path: Path of the file.
+        opener: Opens the file, as `open` does with an `opener`.
 
     Raises:
         ModelError: It is something else.

@@ -32,7 +32,7 @@ MODEL_HELP: Final = (
     f"{DEMO}, {', '.join(PACKAGES)}, a folder, a GGUF file, or a Hugging Face id (owner/name, or"
     " owner/name:Q4_K_M for a GGUF file)."
 )
-"""Of a command's argument."""
+"""The help text of a command's argument."""
 GGUF: Final = ".gguf"
 CONFIG: Final = "config.json"
 SENTENCE_MODULES: Final = "modules.json"
@@ -50,9 +50,9 @@ _PART_OF: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _FORMAT: Final = re.compile(
     r"(?:.*[-._/])?((?:I?Q|TQ|BF|F|MXFP)\d\w*)(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE
 )
-"""Of a file, at the end of its name."""
+"""The quantization that the name of a GGUF file ends with."""
 _LATER_PART: Final = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
-"""Of a model that is split over several files."""
+"""The end of the names of the later files of a model that is split over several."""
 
 
 def is_gguf(model: Path) -> bool:

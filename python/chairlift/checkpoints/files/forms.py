@@ -20,8 +20,8 @@ def with_family_names(
     """Return tensors under the names of a family; those of an unknown form stay as they are.
 
     Args:
-        tensors: By the name that the file gives them.
-        names: Of the family.
+        tensors: The tensors, by the name that the file gives them.
+        names: The names of the family.
     """
     own, _, leaf = names.embedding.rpartition(".")
     own = f"{own}." if own else ""
@@ -38,7 +38,7 @@ def with_family_names(
         else:
             new = name
         renamed[new] = tensor
-    # Two tensors of one name: the form is another one.
+    # Two tensors would get one name: the form is unknown.
     return renamed if len(renamed) == len(tensors) else tensors
 
 
@@ -61,7 +61,7 @@ def is_alone(tensors: Iterable[str], names: CheckpointNames) -> bool:
 
     Args:
         tensors: Their names in the file.
-        names: Of the family.
+        names: The names of the family.
     """
     own, _, leaf = names.embedding.rpartition(".")
     found = _beginning(tensors, leaf, f"{own}." if own else "")

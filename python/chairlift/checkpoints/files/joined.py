@@ -24,7 +24,7 @@ def joined_model(name: str, found: Distribution) -> Path | None:
     It is put together once, in the cache, and its checksum is compared.
 
     Args:
-        name: Of the model, for messages.
+        name: Name of the model, for messages.
         found: The package, which holds the checksum.
 
     Raises:

@@ -38,7 +38,7 @@ _NUMBERS: Final = {
 ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in _NUMBERS.items()}
 _MAX_EXPERTS: Final = 4096
 _BUFFER_BYTES: Final = 16 << 20
-"""Of a tensor that are converted at a time."""
+"""Bytes of a tensor that are converted at a time."""
 
 
 class WeightTensor(Protocol):
@@ -54,7 +54,7 @@ class WeightTensor(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """Of the values."""
+        """The shape of the values."""
 
     @property
     def dtype(self) -> str:
@@ -84,10 +84,13 @@ class StoredTensor:
     """Where it begins in the file, in bytes."""
     num_bytes: int
     num_heads: int | None = None
-    """Of a matrix of queries or keys whose rows lie in the order of llama.cpp: the two numbers that
-    RoPE rotates together are neighbours, where `transformers` has them half a head apart."""
+    """Heads of a matrix of queries or keys whose rows are in the order of llama.cpp.
+
+    The two numbers that RoPE rotates together are neighbours in that order, and half a head apart
+    in `transformers`.
+    """
     is_transposed: bool = False
-    """Of a matrix whose columns are stored one after the other."""
+    """Whether the columns of the matrix are stored one after the other."""
 
     def read(self, out: Tensor) -> None:
         """Read the values into a contiguous tensor of the same shape, and convert them.
@@ -110,17 +113,17 @@ class StoredTensor:
         """Read the blocks of a tensor of a block type as they are, uint8 `[rows, bytes of a row]`.
 
         Raises:
-            ModelError: As `read`.
+            ModelError: The file cannot be read.
         """
         blocks = torch.empty(self.shape[0], self.num_bytes // self.shape[0], dtype=torch.uint8)
         self._read_bytes(blocks.view(-1), self.begin)
         return blocks if self.num_heads is None else self._reorder(blocks)
 
     def numbers(self) -> Tensor:
-        """Read single numbers as they are stored.
+        """Read single numbers in the dtype and the shape in which they are stored.
 
         Raises:
-            ModelError: As `read`, or they are not single numbers.
+            ModelError: The file cannot be read, or the tensor is stored in blocks.
         """
         if self.dtype not in _NUMBERS:
             self._fail(f"{self.name}: {self.dtype} is not supported here")
@@ -179,9 +182,9 @@ class _OfExpert(NamedTuple):
     """What each expert has of a tensor of all experts."""
 
     names: tuple[str, ...]
-    """Of its tensors, one part of the outputs each."""
+    """Names of its tensors, each with one part of the outputs."""
     num_axes: int = 3
-    """Of the tensor of all experts."""
+    """Axes of the tensor of all experts."""
     is_transposed: bool = False
 
 
@@ -216,7 +219,7 @@ def split_experts(
     `NAME.down_proj` becomes `NAME.0.down_proj.weight`, ...
 
     Args:
-        tensors: Of the file.
+        tensors: The tensors of the file.
         are_transposed: `NAME.gate_up_proj` is `[num_experts, inputs, outputs]`, and becomes
             `NAME.0.gate_up_proj.weight`, ..., as `NAME.gate_up_proj_bias` `[num_experts, outputs]`
             becomes `NAME.0.gate_up_proj.bias`, ...; likewise `NAME.down_proj`, and what ends in

@@ -15,10 +15,10 @@ from chairlift.api.home import cache_folder
 from chairlift.checkpoints.files.fields import one_line
 
 MAX_BYTES: Final = 2**31
-"""Of all entries, unpacked."""
+"""Bytes of all entries, unpacked."""
 MAX_ENTRIES: Final = 200
 MAX_RATIO: Final = 100
-"""Of the unpacked bytes of an entry to its bytes in the file; those above a megabyte count."""
+"""Unpacked bytes of an entry over its bytes in the file; a megabyte is never too much."""
 
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -28,7 +28,7 @@ def unpacked_folder(archive: Path, name: str) -> Path:
 
     Args:
         archive: The file.
-        name: Of the folder inside the cache: of the package and its version.
+        name: Name of the folder inside the cache, made of the package and its version.
 
     Raises:
         ModelError: The file is no ZIP file, an entry is not what a model has, or the cache cannot

@@ -146,7 +146,7 @@ _READ: Final = {
 
 
 _POOLINGS = (0, 3)
-"""Of a text's vectors: none, and that of the last token."""
+"""The pooling types that are read: no pooling, and the vector of the last token."""
 
 
 def read_config(header: GgufHeader) -> tuple[str, Fields]:

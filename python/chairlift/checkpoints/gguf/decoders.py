@@ -15,12 +15,12 @@ MULTIPLIERS: Final = {
     "attention.scale": "attention_multiplier",
     "logit_scale": "logits_scaling",
 }
-"""Of Granite."""
+"""The multipliers of Granite."""
 CAPS: Final = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
-"""Of Gemma 2."""
+"""The soft caps of Gemma 2."""
 LARGEST_GEMMAS: Final = {"gemma2": 46, "gemma3": 62}
 """Layers of the 27B models, whose queries are scaled by the width of the model."""
 

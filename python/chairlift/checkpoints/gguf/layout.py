@@ -23,7 +23,7 @@ _VECTOR: Final = re.compile(r"blk\.[0-9]+\.(ssm_a|ssm_d|ssm_norm\.weight|exp_pro
 _ROW: Final = re.compile(r"blk\.[0-9]+\.ffn_gate_inp_shexp\.weight")
 """A matrix with one row, of which some converters make a vector."""
 _UNNAMED: Final = re.compile(r"blk\.[0-9]+\.ffn_norm")
-"""Of Falcon-H1, without the last part of a name."""
+"""Names of Falcon-H1 that lack their last part."""
 
 
 def open_gguf(path: Path, files: ExitStack) -> GgufHeader:

@@ -38,7 +38,7 @@ _MAX_VALUES: Final = 1 << 16
 _MAX_HEADER_BYTES: Final = 128 << 20
 """A vocabulary of 256 thousand tokens and its merges take some ten megabytes."""
 _MAX_ITEMS: Final = 1 << 22
-"""Of an array."""
+"""Items of an array."""
 _MAX_KEY_BYTES: Final = 1 << 16
 _MAX_AXES: Final = 4
 _MAX_SIZE: Final = 2**40
@@ -111,7 +111,7 @@ class GgufHeader:
     """What a model of one or several GGUF files holds."""
 
     path: Path
-    """Of the first file."""
+    """Path of the first file."""
     metadata: dict[str, Any]
     """Numbers, strings, lists of strings and arrays of numbers, by key."""
     tensors: dict[str, StoredTensor]

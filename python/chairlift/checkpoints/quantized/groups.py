@@ -7,7 +7,7 @@ or several blocks, so that the values stay what they are.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -168,7 +168,11 @@ class ScaledTensor(_WithScales):
         wide = wide.repeat_interleave(self.tile[0], 0)[:rows]
         out.copy_(self.codes.numbers().float() * wide)
 
-    def blocks(self) -> Tensor:
-        """Raise ModelError: there are none."""
+    def blocks(self) -> NoReturn:
+        """Refuse to read blocks: eight-bit floats have none.
+
+        Raises:
+            ModelError: Always.
+        """
         message = f"{self.path}: {self.name}: {self.dtype} has no blocks"
         raise ModelError(message)

@@ -33,7 +33,16 @@ _AWQ_PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def unpack(packed: Tensor, bits: int, dim: int) -> Tensor:
-    """Return the codes of packed integers, uint8, as many times longer in `dim`."""
+    """Return the codes of packed integers.
+
+    Args:
+        packed: int32, of any shape.
+        bits: Bits of a code: 4 or 8.
+        dim: The axis along which codes are packed.
+
+    Returns:
+        uint8, of the same shape but for `dim`, which is `32 / bits` times as long.
+    """
     count = 32 // bits
     shifts = torch.arange(count, dtype=torch.int32) * bits
     shifts = shifts.view(-1, *[1] * (packed.ndim - dim - 1))
@@ -113,6 +122,10 @@ def _check_order(index: StoredTensor, num_groups: int, setting: str) -> None:
 
 
 def fail(tensor: StoredTensor, expected: str) -> NoReturn:
-    """Raise the ModelError that names file, tensor and what was expected."""
+    """Refuse a tensor.
+
+    Raises:
+        ModelError: Always; it names the file, the tensor and what was expected.
+    """
     message = f"{tensor.path}: {one_line(tensor.name)}: expected {expected}"
     raise ModelError(message)

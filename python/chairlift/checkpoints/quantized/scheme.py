@@ -40,7 +40,7 @@ _OF_METHOD: Final = {
 _SCALES: Final = ("scales", "weight_scale", "weight_scale_inv")
 _FLOATS: Final = ("F32", "F16", "BF16")
 _UNUSED: Final = frozenset(("k_scale", "v_scale", "q_scale"))
-"""Of quantized keys and values, which have scales of their own here."""
+"""Scales of quantized keys and values; here these have scales of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Scheme:
     bits: int = 8
     is_symmetric: bool = True
     stores_zero_less_one: bool = False
-    """Of GPTQ: zero points are one less than they stand for."""
+    """Whether stored zero points are one less than they stand for, as in GPTQ."""
     tile: Shape | None = None
-    """Of FP8: rows and columns that share a scale; None is a scale per row, or one."""
+    """Rows and columns of FP8 that share a scale; None is a scale per row, or one for all."""
     group_size: int | None = None
-    """Of integers: neighbours along K that share a scale; None is a whole row."""
+    """Integers along K that share a scale; None is a whole row."""
     is_float: bool = False
     """The codes are eight-bit floats."""
 

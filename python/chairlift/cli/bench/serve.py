@@ -146,7 +146,11 @@ def _send(
 
 
 def figures(load: "LoadResult") -> dict[str, str | int | float]:
-    """Return the figures of `vllm bench serve` by this project's names; itl is between events."""
+    """Return the figures of `vllm bench serve` by this project's names; itl is between events.
+
+    Raises:
+        ChairliftError: Every request failed.
+    """
     import numpy as np
 
     requests = [request for request in load.requests if not request.failure]

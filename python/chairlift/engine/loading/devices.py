@@ -135,7 +135,11 @@ def _check_generic(settings: EngineConfig) -> None:
 
 
 def check_snapshots(settings: EngineConfig, spec: ModelSpec) -> None:
-    """Raise ConfigError if there are to be snapshots that no request would begin with."""
+    """Check that a request can begin with the snapshots that are to be kept.
+
+    Raises:
+        ConfigError: The model has no recurrent states, or there is no prefix cache.
+    """
     count, expected = settings.state_snapshots, None
     if count is not None and not spec.has_state:
         expected = "none for a model without recurrent states"

@@ -90,12 +90,15 @@ def plan_draft(settings: EngineConfig, model: ModelConfig, num_blocks: int) -> D
 
 
 def check_tokenizers(model: Path, ours: Tokenizer, draft: Path) -> None:
-    """Raise ConfigError unless a draft model has the tokenizer of the model, token by token.
+    """Check that a draft model has the tokenizer of the model, token by token.
 
     Args:
         model: Folder or file of the model.
         ours: Its tokenizer.
         draft: Folder or file of the draft model.
+
+    Raises:
+        ConfigError: The tokenizer of the draft model cannot be read, or differs in a token.
     """
     try:
         theirs = Tokenizer.load(draft)

@@ -84,7 +84,15 @@ class ListBuffers:
         return Lists(rows, entries, self._saved[:num_entries], masks, candidates)
 
     def download(self, turn: int, candidates: Tensor) -> Tensor:
-        """Copy candidates to the host, where they are once the step has ended."""
+        """Copy candidates to the host; the copy is complete once the step has ended.
+
+        Args:
+            turn: Number of the host's buffer, which no step in flight uses.
+            candidates: int32 `[2, S, n]` on the device.
+
+        Returns:
+            int32 `[2, S, n]`, a view of the host's buffer.
+        """
         size = candidates.numel()
         host = self._host_candidates[turn] = self._grown(self._host_candidates[turn], size)
         result = host[:size].view(candidates.shape)

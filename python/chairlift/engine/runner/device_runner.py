@@ -156,7 +156,11 @@ class DeviceRunner(ModelRunner):
         self._before_step: Event | None = None
 
     def apply(self, plan: Tensor) -> StepInputs:
-        """Apply a plan; send new blocks to the device's tables too."""
+        """Apply a plan; send new blocks to the device's tables too.
+
+        Args:
+            plan: int32 `[num_numbers]`, from `Scheduler.schedule`.
+        """
         turn = self._num_applied % len(self._buffers)
         inputs = super().apply(plan)
         if inputs.states is not None:

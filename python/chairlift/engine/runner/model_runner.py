@@ -122,7 +122,7 @@ class ModelRunner:
         """Change the tables as a plan says and derive the inputs of its step.
 
         Args:
-            plan: int32, from `Scheduler.schedule`.
+            plan: int32 `[num_numbers]`, from `Scheduler.schedule`.
         """
         turn = self._num_applied % len(self._buffers)
         buffers = self._buffers[turn]
@@ -367,7 +367,11 @@ class ModelRunner:
         return inputs, SamplingInputs(-one, self._probe_slot, zero, one, zero)
 
     def check_probe(self, sampled: Sampled) -> None:
-        """Raise ArithmeticError if the probe's logits were not finite."""
+        """Check the draw of a probe.
+
+        Raises:
+            ArithmeticError: The logits were not finite.
+        """
         if int(sampled.tokens[0]) < 0:
             message = "the logits are not finite"
             raise ArithmeticError(message)

@@ -184,8 +184,8 @@ class Sampler:
             index: int32 `[S]`, which of its n answers.
             position: int32 `[S]`, of the token that is drawn.
             last_tokens: int32 `[S]`, the token before it: the last, or a draft.
-            masks: Masks of tokens.
-            constraints: The same from constraints, in place of `masks`; this waits for them.
+            masks: Which tokens each draw may give.
+            constraints: The masks of constraints, in place of `masks`; `sample` waits for them.
         """
         sampled = Sampled.empty(len(slots))
         temperature, top_k, top_p, min_p, seed = (
@@ -222,11 +222,16 @@ class Sampler:
         return _core.SequenceDraws.of(self._states, self.constraints, slots, position)
 
     def max_prompt_candidates(self, slots: Tensor) -> int:
-        """Return the most candidates that the prompts of these slots ask for."""
+        """Return the most candidates that the prompts of the slots, int32 `[S]`, ask for."""
         return int(self._prompt_candidates[slots.numpy()].max(initial=0))
 
     def gather(self, slots: Tensor, *out: Tensor) -> None:
-        """Write temperature, top_k, top_p, min_p and seed of some slots to the front of `out`."""
+        """Write the parameters of some slots to the front of tensors.
+
+        Args:
+            slots: int32 `[S]`.
+            *out: Temperature, top_k, top_p, min_p and seed, each `[S]` or longer.
+        """
         for table, parameter in zip(self._tables(), out, strict=True):
             torch.index_select(table, 0, slots, out=parameter[: len(slots)])
 

@@ -25,7 +25,7 @@ ARCHITECTURES: Final = ("sm_80", "sm_90a", "sm_100", "sm_120")
 """The architectures that kernels are compiled for by default."""
 
 OPTIONS: Final = {"std": "c++17", "ptxas_options": ["-v"]}
-"""Of the compiler, beside the architecture and the folder of headers."""
+"""Options of the compiler, beside the architecture and the folder of headers."""
 
 OnKernelBuilt = Callable[[int, int, str], None]
 """Called with the kernels that are done, how many there are, and the name of the last one."""

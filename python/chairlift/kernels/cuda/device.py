@@ -46,7 +46,7 @@ class Accelerator(Protocol):
         """Return the bytes of memory that a model may use."""
 
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Allocate zeros on the host that can be copied to and from the device asynchronously."""
+        """Allocate zeros of a shape on the host, for asynchronous copies to and from the device."""
 
     def record(self) -> Event:
         """Mark the end of the launches so far; inside `side_stream`, of those there alone."""
@@ -97,7 +97,7 @@ class CudaDevice:
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Allocate pinned memory; it takes `pinned_bytes`."""
+        """Allocate zeros of a shape in pinned memory, which takes `pinned_bytes`."""
         return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
     def record(self) -> Event:
@@ -115,7 +115,7 @@ class CudaDevice:
         stream.wait_event(event)
 
     def recorder(self) -> Recorder:
-        """As `Accelerator.recorder`: the graphs of an earlier runner are freed before the next."""
+        """Free the graphs of an earlier runner, and begin anew; see `Accelerator.recorder`."""
         torch.cuda.synchronize(self.device)
         if self._recorder is not None:
             self._recorder.close()

@@ -20,7 +20,7 @@ from chairlift.kernels.cuda.sources import EXPERT_ROWS, kernel_name
 from chairlift.kernels.interface import ExpertRules, LinearLayer
 
 SCORES: Final = ("softmax", "softmax_of_chosen", "sigmoid")
-"""As `route_experts` numbers them."""
+"""Scores in the order of the numbers by which `route_experts` knows them."""
 MAX_EXPERTS: Final = 2048
 """A block of `route_experts` holds the scores of four tokens in 32 KiB."""
 MAX_TOP_K: Final = 32
@@ -39,13 +39,13 @@ class ExpertGate(NamedTuple):
     activation: int
     """Index into `ACTIVATIONS`."""
     limit: float
-    """Of gates from above and of ups from both sides."""
+    """The bound of gates from above and of ups from both sides."""
     alpha: float
     offset: float
 
     @classmethod
     def of(cls, rules: ExpertRules) -> "ExpertGate":
-        """Return that of a mixture; without a limit nothing is clamped."""
+        """Return the gate of a mixture; without a limit nothing is clamped."""
         kind = 1 + rules.gated, ACTIVATIONS.index(rules.activation)
         if rules.limit is None:
             return cls(*kind, inf, 1.0, 0.0)
@@ -216,11 +216,11 @@ def route_experts(
         logits: float32 `[T, num_experts]`; rows may be strided.
         choice_bias: float32 `[num_experts]`, for the choice alone.
         factors: float32 `[num_experts]`, of the weights.
-        top_k: Of each token.
+        top_k: Experts of each token.
         scores: Index into `SCORES`.
         least_sum: The weights of a token are divided by their sum, which is at least this; negative
             leaves them.
-        multiplier: Of the weights, after that.
+        multiplier: Multiplies the weights after that.
     """
     num_tokens, num_experts = logits.shape
     launcher_of(chosen).launch(
@@ -250,8 +250,8 @@ def group_by_expert(
         order: int32 `[P]`.
         tiles: int32 `[max_tiles, 3]`: expert (-1: not needed), first place in `order`, how many.
         chosen: int32 `[P]`.
-        num_experts: Of the layer.
-        tile_rows: Of a tile, at most.
+        num_experts: Experts of the layer.
+        tile_rows: Rows of a tile, at most.
     """
     sizes = chosen.numel(), num_experts, tile_rows, tiles.shape[0]
     launcher_of(order).launch(
@@ -289,15 +289,15 @@ def expert_gate_up(
         x: `[T, H]`; rows may be strided.
         weights: `[num_experts, parts * I, H]`.
         biases: `[num_experts, parts * I]`.
-        order: As `group_by_expert` left it.
-        tiles: Likewise.
+        order: int32 `[P]`, from `group_by_expert`.
+        tiles: int32 `[max_tiles, 3]`, likewise.
         top_k: Pairs of a token.
         tile_rows: One of `EXPERT_ROWS`.
-        parts: As in `ExpertGate`.
-        activation: Likewise.
-        limit: Likewise.
-        alpha: Likewise.
-        offset: Likewise.
+        parts: See `ExpertGate`, like the next four.
+        activation: Index into `ACTIVATIONS`.
+        limit: Bound of gates and ups.
+        alpha: Factor of a gate before its sigmoid.
+        offset: Added to ups.
     """
     inner, hidden = out.shape[1], x.shape[1]
     launcher_of(out).launch(
@@ -334,8 +334,8 @@ def expert_down(
         inner_rows: `[P, I]`, in the order of experts.
         weights: `[num_experts, H, I]`.
         biases: `[num_experts, H]`.
-        order: As `group_by_expert` left it.
-        tiles: Likewise.
+        order: int32 `[P]`, from `group_by_expert`.
+        tiles: int32 `[max_tiles, 3]`, likewise.
         tile_rows: One of `EXPERT_ROWS`.
     """
     hidden, inner = out.shape[1], inner_rows.shape[1]

@@ -30,11 +30,11 @@ class Launcher(Protocol):
         """Start a kernel after those started before, without waiting for it.
 
         Args:
-            name: Its name expression.
+            name: Name expression of the kernel.
             grid: Blocks.
-            num_threads: Of a block.
+            num_threads: Threads of a block.
             shared_bytes: Dynamic shared memory of a block.
-            arguments: As the kernel declares them.
+            arguments: The arguments, in the order in which the kernel declares them.
         """
 
     def num_resident(self, name: str, num_threads: int, shared_bytes: int) -> int:
@@ -54,7 +54,7 @@ def install(device: torch.device, launcher: Launcher) -> None:
 
 
 def launcher_of(tensor: Tensor) -> Launcher:
-    """Return the launcher of a tensor's device.
+    """Return the launcher of the device that holds a tensor of any shape.
 
     Raises:
         RuntimeError: It has none.
@@ -124,7 +124,7 @@ class CudaLauncher:
         """Make a launcher that has no kernels yet.
 
         Args:
-            device: Of type `cuda`, with an index.
+            device: A device of type `cuda`, with an index.
         """
         from cuda.core import Device
 
@@ -145,7 +145,7 @@ class CudaLauncher:
     def launch(
         self, name: str, grid: Grid, num_threads: int, shared_bytes: int, *arguments: Argument
     ) -> None:
-        """As `Launcher.launch`."""
+        """Start a kernel on the current stream; see `Launcher.launch`."""
         from cuda.core import LaunchConfig, launch
 
         self._enter()
@@ -159,7 +159,7 @@ class CudaLauncher:
         launch(stream, config, kernel, *values)
 
     def num_resident(self, name: str, num_threads: int, shared_bytes: int) -> int:
-        """As `Launcher.num_resident`."""
+        """Return the resident blocks of all processors; see `Launcher.num_resident`."""
         key = name, num_threads, shared_bytes
         if key not in self._num_resident:
             self._enter()

@@ -17,7 +17,7 @@ class Linear:
 
     @property
     def num_bytes(self) -> int:
-        """Of the weights."""
+        """Bytes of the weights."""
         return self.weight.nbytes
 
     def __call__(
@@ -37,7 +37,7 @@ class Linear:
 
 
 def linear(weight: Tensor, bias: Tensor | None = None, quantize: str | None = None) -> Linear:
-    """Make a layer.
+    """Make a layer of `weight` `[out_features, in_features]` and `bias` `[out_features]`.
 
     Raises:
         ConfigError: The weights are to be quantized.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 Operation = Callable[..., None]
-"""Tensors and numbers by place: callers unpack groups of them."""
+"""A function of tensors and numbers, given by place: callers unpack groups of them."""
 _DEVICES: Final = ("cuda", "cpu")
 """Tensors of a CPU go to the emulation, where one is installed."""
 
@@ -23,7 +23,7 @@ def operation(name: str, *mutated: str) -> Callable[[Operation], Operation]:
     Its first argument is a tensor, and given by place.
 
     Args:
-        name: Of the operation.
+        name: Name of the operation.
         *mutated: Arguments that it writes.
     """
 

@@ -77,8 +77,8 @@ def kv_write(
         query_key: `[T, num_heads + num_kv_heads, head_dim]`; its keys stay as they were, and tokens
             may be strided.
         value: `[T, num_kv_heads, head_dim]`, likewise.
-        cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`; keys and values,
-            and blocks, may lie apart.
+        cache: `[2, num_blocks, num_kv_heads, block_size, head_dim]`, of a layer; its first two axes
+            may be strided.
         slot_mapping: int32 `[T]`; negative is padding.
         positions: int32 `[T]`.
         query_cos_sin: float32 `[max_position, rotary_dim]`: numbers of a head from there on stay;
@@ -86,7 +86,7 @@ def kv_write(
         key_cos_sin: The same of keys; may be the same tensor.
         query_norm: `[head_dim]`, or None.
         key_norm: `[head_dim]`, or None.
-        eps: Of the norms.
+        eps: Added to the mean of the squares in the norms.
         norm_offset: Added to their weights.
         is_interleaved: A number is rotated with its neighbour, else with the one half of them
             further.
@@ -136,12 +136,12 @@ def rotate_queries(
     Args:
         query: `[T, num_heads, head_dim]`; tokens may be strided.
         positions: int32 `[T]`.
-        kv_dtype: Of the cache; decides the instantiation and changes no bits.
-        cos_sin: float32 `[max_position, rotary_dim]`, as of `kv_write`.
+        kv_dtype: The dtype of the cache; it decides the instantiation and changes no bits.
+        cos_sin: float32 `[max_position, rotary_dim]`; see `query_cos_sin` of `kv_write`.
         norm: `[head_dim]`, or None.
-        eps: Of the norm.
+        eps: Added to the mean of the squares in the norm.
         norm_offset: Added to its weights.
-        is_interleaved: As of `kv_write`.
+        is_interleaved: See `kv_write`.
     """
     num_tokens, num_heads, head_dim = query.shape
     launcher_of(query).launch(
@@ -191,12 +191,14 @@ def paged_decode(
     soft_cap: float,
     sinks: Tensor | None = None,
 ) -> None:
-    """Attention of rows with few queries, split by split; see `_core.attention_work`.
+    """Compute the attention of rows with few queries, split by split.
+
+    See `_core.attention_work`.
 
     Args:
         out: `[T, num_heads, head_dim]`; rows without work stay unchanged.
         query: The same shape; tokens may be strided.
-        cache: Of a layer, `[2, num_blocks, num_kv_heads, block_size, head_dim]`.
+        cache: `[2, num_blocks, num_kv_heads, block_size, head_dim]`, of a layer.
         block_table: int32 `[max_num_seqs, max_blocks_per_row]`.
         rows: int32 `[R]`: lines of the block table.
         query_start_loc: int32 `[R + 1]`.
@@ -263,16 +265,16 @@ def paged_prefill(
     soft_cap: float,
     sinks: Tensor | None = None,
 ) -> None:
-    """Attention of rows with many queries, tile by tile; arguments as of `paged_decode`.
+    """Compute the attention of rows with many queries, tile by tile.
 
     Args:
-        out: Rows without tiles stay unchanged.
-        query: Of the step.
-        cache: Of a layer.
-        block_table: Of the layer's KV group.
-        rows: Lines of the block table.
-        query_start_loc: Where each row's queries start.
-        seq_lens: Of the rows.
+        out: `[T, num_heads, head_dim]`; rows without tiles stay unchanged.
+        query: The same shape; tokens may be strided.
+        cache: `[2, num_blocks, num_kv_heads, block_size, head_dim]`, of a layer.
+        block_table: int32 `[max_num_seqs, max_blocks_per_row]`, of the layer's KV group.
+        rows: int32 `[R]`: lines of the block table.
+        query_start_loc: int32 `[R + 1]`: where each row's queries start.
+        seq_lens: int32 `[R]`.
         tiles: int32 `[num_tiles, 3]`.
         tile_rows: Packed rows of a tile; see `sources.tile_rows`.
         window: 0 sees all.

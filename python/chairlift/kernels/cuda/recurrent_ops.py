@@ -19,7 +19,7 @@ _COPIED: Final = 4 * 256 * 16
 _TOKENS: Final = 8
 """Tokens that a block stages at a time."""
 _MAX_THREADS: Final = {128: 768, 256: 512}
-"""Of a block with so many keys in registers."""
+"""Threads of a block that holds so many keys in registers."""
 _THREADS_OF_COLUMN: Final = 4
 
 
@@ -84,8 +84,8 @@ def copy_states(pool: Tensor, moves: Tensor) -> None:
 
     Args:
         pool: float32 `[rows, numbers]`: all states of a row.
-        moves: int32 `[., 2]`, on the device: target and source of each. No row is the target of
-            two, or both.
+        moves: int32 `[N, 2]`, on the device: the target row and the source row of each move. No row
+            is the target of two moves, and no target is a source.
     """
     size = pool.shape[1]
     launcher_of(pool).launch(
@@ -126,7 +126,7 @@ def causal_conv_out(
         bias: float32 `[C]`.
         gate_in: Factors of inputs.
         gate_out: Factors of outputs.
-        has_silu: Of outputs, before their factors.
+        has_silu: Whether an output `y` becomes `silu(y)`, before its factor.
     """
     num_tokens, channels = x.shape
     per_block = 128 * VECTOR_BYTES // x.itemsize
@@ -177,7 +177,7 @@ def gated_delta_out(
         out: `[T, num_value_heads * value_dim]`; rows may be strided, as of the next ones.
         state: float32 `[., num_value_heads, key_dim, value_dim]`.
         qkv: `[T, ...]`: queries, keys and values of all heads.
-        gate: As `out`.
+        gate: `[T, num_value_heads * value_dim]`.
         b_a: `[T, 2 * num_value_heads]`.
         rows: int32 `[R]`.
         query_start_loc: int32 `[R + 1]`.
@@ -185,8 +185,8 @@ def gated_delta_out(
         rate: float32 `[num_value_heads]`.
         dt_bias: float32 `[num_value_heads]`.
         norm_weight: float32 `[value_dim]`.
-        eps: Of the norm.
-        most_share: Of a correction.
+        eps: Added to the mean of the squares in the norm.
+        most_share: The largest share of a correction that is made.
         in_turn: Which key head a value head has.
     """
     _, num_heads, key_dim, value_dim = state.shape
@@ -284,7 +284,7 @@ def gated_rms_norm(
 
     Args:
         x: Rows may be strided.
-        gate: As `x`.
+        gate: `[T, W]`; rows may be strided.
         weight: float32 `[W]`; None norms nothing.
         group_size: Numbers that are normed together.
         eps: Added to the mean of the squares.

@@ -19,7 +19,7 @@ VECTOR_BYTES: Final = 16
 NORM_BYTES: Final = 64
 """Shared memory of `norm` beside what is normed."""
 ACTIVATIONS: Final = ("silu", "gelu", "gelu_tanh", "relu2", "sigmoid")
-"""As `activate` numbers them."""
+"""Activations in the order of the numbers by which `activate` knows them."""
 
 
 def select_rows(x: Tensor, rows: Tensor, out: Tensor, multiplier: float = 1.0) -> None:
@@ -53,7 +53,7 @@ def gate_by_sigmoid(x: Tensor, gate: Tensor) -> None:
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None, offset: float = 0.0
 ) -> Tensor:
-    """Return `x / rms(x) * (weight + offset)` over the last axis; see `Kernels`."""
+    """Return `x / rms(x) * (weight + offset)` over the last axis; `x` `[T, H]`; see `Kernels`."""
     out = _like(x) if out is None else out
     norm_out(out, x, None, weight, None, eps, offset, is_layer_norm=False)
     return out
@@ -141,8 +141,8 @@ def norm_out(
         out: `[T, H]`; may be `x`.
         x: `[T, H]`.
         update: `[T, H]`.
-        weight: `[H]`, or `[D]`, by which each D numbers of a row are normed apart.
-        bias: As the weight.
+        weight: `[H]`; with `[D]` each D numbers of a row are a norm of their own.
+        bias: `[H]` or `[D]`, like the weight.
         eps: Added to the mean of the squares.
         offset: Added to the weight.
         is_layer_norm: Whether the mean is subtracted first.

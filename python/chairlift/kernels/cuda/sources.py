@@ -37,7 +37,7 @@ _FILES: Final = {
     **dict.fromkeys(("route_experts", "group_by_expert", "sum_experts"), "experts.cu"),
     **dict.fromkeys(("expert_gate_up", "expert_down"), "expert_gemm.cu"),
 }
-"""Of kernels whose file has another name."""
+"""The files of kernels whose file has another name."""
 
 
 def source_folder() -> Path:
@@ -63,11 +63,11 @@ class ModelKernels(NamedTuple):
     """The types and sizes that decide which instantiations a model needs."""
 
     dtype: torch.dtype
-    """Of activations: bfloat16 or float16."""
+    """The dtype of activations: bfloat16 or float16."""
     kv_dtype: torch.dtype
-    """Of keys and values in the cache."""
+    """The dtype of keys and values in the cache."""
     head_dims: Sequence[int]
-    """Of its layers."""
+    """Numbers of a head, for each kind of layer."""
     has_experts: bool = False
     has_states: bool = False
 

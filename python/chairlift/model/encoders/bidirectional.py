@@ -25,7 +25,7 @@ class BidirectionalEncoder:
     """An encoder of decoder layers; `forward` computes the hidden states of a batch.
 
     Attributes:
-        config: Of the model.
+        config: The configuration.
         adapters: None: no adapter changes an encoder.
     """
 
@@ -45,7 +45,7 @@ class BidirectionalEncoder:
         """Compute the hidden states `[T, H]`; they lie in a buffer that the next batch overwrites.
 
         Args:
-            batch: With ids below `vocab_size`, and texts no longer than the model takes.
+            batch: T tokens with ids below `vocab_size`, in texts no longer than the model takes.
         """
         metadata = AttentionMetadata(
             rows=self._nothing[0],
@@ -68,7 +68,7 @@ def load_encoder_model(
     """Load an encoder of either kind.
 
     Args:
-        folder: Of the model.
+        folder: Folder of the model.
         config: From `load_encoder_config`.
         quantize: How linear layers are stored.
         on_progress: Called with the bytes done and the bytes in total after every tensor.

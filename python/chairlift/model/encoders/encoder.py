@@ -35,8 +35,8 @@ class Encoder:
     """An encoder; `forward` computes the hidden states of a batch.
 
     Attributes:
-        config: Of the model.
-        weights: Of the model.
+        config: The configuration.
+        weights: The weights.
         adapters: None: no adapter changes an encoder.
     """
 
@@ -63,7 +63,7 @@ class Encoder:
         """Compute the hidden states `[T, H]`; they lie in a buffer that the next batch overwrites.
 
         Args:
-            batch: With ids below `vocab_size`, and texts no longer than the model takes.
+            batch: T tokens with ids below `vocab_size`, in texts no longer than the model takes.
         """
         num_tokens, spec = len(batch.input_ids), self.config.spec
         is_small = self._reserved is not None and num_tokens <= len(self._reserved.x)

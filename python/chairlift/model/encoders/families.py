@@ -50,7 +50,7 @@ class EncoderFamily(NamedTuple):
     spec: Callable[[Fields], EncoderSpec]
     names: EncoderNames
     prefix: str
-    """Of the encoder's tensors in a checkpoint with a head."""
+    """How the names of the encoder's tensors begin in a checkpoint with a head."""
     defaults: Mapping[str, Any]
     """The values of `transformers` for fields that config.json leaves out."""
     head: Callable[[Fields], Classifier]

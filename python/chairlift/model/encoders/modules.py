@@ -69,7 +69,7 @@ class PoolingSpec:
     include_prompt: bool = True
     """Whether the tokens of a prompt count."""
     size: int | None = None
-    """Of a hidden state, where the file says it."""
+    """Numbers of a hidden state, where the file says it."""
 
 
 def read_modules(path: Path) -> Iterator[tuple[str, Path]]:

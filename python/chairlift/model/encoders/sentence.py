@@ -69,8 +69,8 @@ class SentenceConfig:
         """Return the numbers of a vector.
 
         Args:
-            folder: Of the model, for messages.
-            hidden_size: Of a hidden state.
+            folder: Folder of the model, for messages.
+            hidden_size: Numbers of a hidden state.
 
         Raises:
             ModelError: A module takes vectors of another size than those before it.
@@ -98,8 +98,8 @@ def load_sentence_config(folder: Path, default_pooling: str = "mean") -> Sentenc
     """Read the files of sentence-transformers; None where a folder has none.
 
     Args:
-        folder: Of the model.
-        default_pooling: Where `modules.json` names no pooling.
+        folder: Folder of the model.
+        default_pooling: The pooling where `modules.json` names none.
 
     Raises:
         ModelError: A file is malformed, or names something unsupported.

@@ -44,7 +44,8 @@ class Classifier:
     pooling: str
     """`cls` or `mean`."""
     activation: str | None
-    """Of the dense layer: `tanh`, `gelu`, or another of `ACTIVATIONS`; None has no such layer."""
+    """Activation of the dense layer: `tanh`, `gelu`, or another of `ACTIVATIONS`; None has no such
+    layer."""
     has_norm: bool = False
     dense_bias: bool = True
 
@@ -61,7 +62,7 @@ class EncoderNames:
     output: str
     attention_norm: str
     gate_up: tuple[str, ...]
-    """Of the layers up to the activation."""
+    """Names of the layers before the activation."""
     down: str
     feed_forward_norm: str
     positions: str = ""
@@ -71,7 +72,7 @@ class EncoderNames:
     prefix: str = ""
     """Before all names, in a checkpoint with a head."""
     dense: str = ""
-    """Of the head, without the prefix."""
+    """Name of the head's dense layer, without the prefix."""
     dense_norm: str = ""
     classifier: str = ""
     unused: tuple[str, ...] = ()
@@ -97,11 +98,11 @@ class EncoderSpec:
     attention_bias: bool = True
     mlp_bias: bool = True
     num_positions: int = 0
-    """Of the table of learned positions; 0 has none."""
+    """Rows of the table of learned positions; 0 has none."""
     first_position: int = 0
-    """Of a text's first token in that table."""
+    """Row of a text's first token in that table."""
     num_token_types: int = 0
-    """Of the table of token types; 0 has none."""
+    """Rows of the table of token types; 0 has none."""
     relative_bias: RelativeBias | None = None
     classifier: Classifier | None = None
 
@@ -134,7 +135,7 @@ class EncoderConfig:
     spec: EncoderSpec
     names: EncoderNames
     dtype: torch.dtype
-    """Of weights and activations: float32 or bfloat16."""
+    """The dtype of weights and activations: float32 or bfloat16."""
     max_model_len: int
     """The longest text, in tokens."""
     bos_token_id: int | None = None

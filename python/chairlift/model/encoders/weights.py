@@ -77,8 +77,8 @@ def load_encoder_weights(
     """Load the checkpoint of an encoder.
 
     Args:
-        folder: With `model.safetensors`, or its shards.
-        config: Of the same model.
+        folder: A folder with `model.safetensors`, or its shards.
+        config: The configuration of the same model.
         quantize: How the linear layers of the encoder are stored; tables, norms and the head of a
             classifier are not quantized.
         on_progress: Called with the bytes done and the bytes in total after every tensor.

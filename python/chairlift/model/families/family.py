@@ -125,8 +125,8 @@ def experts(
     """Read a mixture of experts.
 
     Args:
-        fields: Of config.json.
-        scores: As in `Experts`.
+        fields: Fields of config.json.
+        scores: What weighs an expert; see `Experts`.
         num: The field with the number of experts.
         top_k: The field with how many of them each token uses.
         width: The field with the size of an expert.
@@ -162,13 +162,13 @@ def attention(
     """Read the attention of a layer that sees all tokens.
 
     Args:
-        fields: Of config.json.
-        qk_norm: Of queries and keys.
+        fields: Fields of config.json.
+        qk_norm: The norm of queries and keys.
         qkv_bias: Whether query, key and value have biases.
         out_bias: Whether the output has one.
-        kind: Of the layer, as in `layer_types`, where kinds have different position embeddings.
-        theta: As in `rope`.
-        partial: As in `rope`.
+        kind: Kind of the layer in `layer_types`, where kinds have different position embeddings.
+        theta: See `rope`.
+        partial: See `rope`.
     """
     num_heads = fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", default=num_heads)
@@ -236,7 +236,7 @@ def kinds_by_pattern(fields: Fields, default: int, *, fixed: bool = False) -> li
     """Read the kind of each layer: by default every n-th one sees all tokens.
 
     Args:
-        fields: Of config.json.
+        fields: Fields of config.json.
         default: That n, unless `sliding_window_pattern` says another one.
         fixed: `transformers` does not read that field.
     """

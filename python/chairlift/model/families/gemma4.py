@@ -77,10 +77,10 @@ def _attention(
     """Read the attention of a layer.
 
     Args:
-        fields: Of config.json.
-        heads: In the place of fields with these names.
-        kind: As in `layer_types`.
-        norm: Of queries and keys.
+        fields: Fields of config.json.
+        heads: Values that replace the fields of these names.
+        kind: Kind of the layer in `layer_types`.
+        norm: The norm of queries and keys.
         source: The layer whose keys and values it sees; None is itself.
     """
     bias = fields.flag("attention_bias")

@@ -24,7 +24,7 @@ _ROPE = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-"""Of `transformers`, where there is none."""
+"""The defaults of `transformers` where config.json has no such fields."""
 
 
 def _gpt_oss(fields: Fields) -> ModelSpec:

@@ -97,7 +97,7 @@ _WITH_STATE = "mamba", "linear_attention"
 
 
 _NO_LIMITS = None, [0.0, float("inf")], [0.0, {"__float__": "Infinity"}]
-"""As JSON may have them."""
+"""The forms in which JSON has no limits."""
 
 
 def mamba(fields: Fields) -> Mamba2:

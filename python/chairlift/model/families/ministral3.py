@@ -25,7 +25,7 @@ _ROPE = {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1,
 }
-"""Of `transformers`, where there is none."""
+"""The defaults of `transformers` where config.json has no such fields."""
 
 
 def _spec(fields: Fields) -> ModelSpec:

@@ -29,7 +29,7 @@ _NAMES = {
     "linear_attention": _MAMBA,
     "full_attention": _ATTENTION,
 }
-"""Of published checkpoints, and of `transformers`."""
+"""The names that published checkpoints and `transformers` give each kind of layer."""
 _ACTIVATION = "mlp_hidden_act"
 _ALIASES = {
     "mamba_n_groups": "n_groups",

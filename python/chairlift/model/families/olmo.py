@@ -30,7 +30,7 @@ _NAMES = LLAMA_NAMES.with_parts(
 
 
 _THETA = 500_000.0
-"""Of OLMo 3, where no field names another."""
+"""The base of RoPE in OLMo 3, where no field names another."""
 
 
 def _layer(fields: Fields, kind: str | None = None) -> LayerSpec:

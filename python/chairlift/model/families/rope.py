@@ -32,10 +32,10 @@ def rope(
     """Read the position embedding of a layer.
 
     Args:
-        fields: Of config.json.
-        head_dim: Of the layer.
-        kind: Of the layer, where kinds have different position embeddings.
-        theta: Where the fields of that kind name none; None takes `rope_theta`.
+        fields: Fields of config.json.
+        head_dim: Numbers of a head.
+        kind: Kind of the layer, where kinds have different position embeddings.
+        theta: The base where the fields of that kind name none; None takes `rope_theta`.
         partial: The model rotates the part of a head that `partial_rotary_factor` says.
     """
     if kind is None:

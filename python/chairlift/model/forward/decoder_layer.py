@@ -64,7 +64,7 @@ class DecoderLayer:
         self._number = number
         self._scalar = 1.0 if weights.scalar is None else float(weights.scalar)
         self.group = group
-        """Of its keys and values; None without them."""
+        """KV group of its keys and values; None without them."""
         self.adapters: LayerAdapters | None = None
 
     def write(
@@ -75,13 +75,13 @@ class DecoderLayer:
         buffers: Buffers,
         rows: AdaptedRows | None = None,
     ) -> None:
-        """Project each token, and write its key and value to the cache unless it is another's.
+        """Project each token, and write its key and value to the cache unless those are another's.
 
         Args:
-            metadata: Of the batch.
-            cache: Of this layer.
-            slot_mapping: Of the layer's KV group, int32 `[T]`.
-            buffers: Of the forward pass.
+            metadata: The batch.
+            cache: This layer's, `[num_blocks, num_kv_heads, ...]`.
+            slot_mapping: int32 `[T]`, of the layer's KV group.
+            buffers: The buffers of the forward pass.
             rows: The adapters of the tokens.
         """
         projections, inputs = self._heads(buffers).projections, self._inputs(buffers)
@@ -108,7 +108,14 @@ class DecoderLayer:
     def attend(
         self, metadata: AttentionMetadata, cache: Tensor, group: int, buffers: Buffers
     ) -> None:
-        """Compute the attention of each token to the tokens of its row up to itself."""
+        """Compute the attention of each token to the tokens of its row up to itself.
+
+        Args:
+            metadata: The batch.
+            cache: This layer's, `[num_blocks, num_kv_heads, ...]`.
+            group: KV group of the layer.
+            buffers: The buffers of the forward pass.
+        """
         assert self.scoring is not None, "as the spec has it"
         projections, out = self._heads(buffers)
         self.backend.attend(
@@ -123,8 +130,8 @@ class DecoderLayer:
         """Add what the mixer computed to the stream, and norm that for what comes next.
 
         Args:
-            buffers: Of the forward pass.
-            next_norm: After the layer.
+            buffers: The buffers of the forward pass.
+            next_norm: The norm after the layer; None where there is none.
             rows: The adapters of the tokens.
         """
         spec, after = self.spec, self.weights.attention_norm_after

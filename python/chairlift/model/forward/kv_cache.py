@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from chairlift.api.config import EngineConfig
 
 MEMORY_FRACTION = 0.25
-"""Of the memory this process may use, where no `kv_cache_memory` is set."""
+"""The share of the memory this process may use that the cache takes without `kv_cache_memory`."""
 TOUCHED_BYTES = 256 << 20
 """At most of a CPU's KV cache, written at load: a first touch of a page, which a virtual
 machine may have to ask its host for, takes longer than computing what goes there. These blocks are
 the first in use; touching more costs memory that a small server never needs."""
 MAX_BLOCKS = 2**27 - 1
-"""Of a pool: the slot of each of their 16 tokens is an int32."""
+"""Blocks of a pool, at most: the slot of each of their 16 tokens is an int32."""
 
 
 def layer_slots(spec: ModelSpec) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ def plan_blocks(
         model: The model's.
         backend: Knows the size of a block.
         memory: Bytes this process may use; None asks the system.
-        fraction: Of that memory which the cache may take.
+        fraction: The share of that memory that the cache may take.
 
     Raises:
         ConfigError: The memory does not hold one block per group beside the null block, or more
@@ -213,9 +213,9 @@ def touch_first_blocks(pool: Tensor, weight_bytes: int) -> None:
     """Write zeros to the first blocks of a pool `[planes, num_blocks, ...]`.
 
     Args:
-        pool: Of keys and values.
-        weight_bytes: As many bytes are written, at most `TOUCHED_BYTES`: the server of a small
-            model stays small.
+        pool: The pool of keys and values, of any shape.
+        weight_bytes: Bytes of the weights. So many bytes are written, at most `TOUCHED_BYTES`: the
+            server of a small model stays small.
     """
     touched = min(weight_bytes, TOUCHED_BYTES)
     pool[:, : touched * pool.shape[1] // pool.nbytes].zero_()

@@ -23,7 +23,7 @@ TOLERANCES: Final = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 """The dtypes, and how far logits may differ, to the largest, when a prompt is computed in parts."""
 _COUNTED: Final = ("layer", "block", "expert")
 _MAX_PARTS: Final = 4096
-"""Of a field whose name says that it counts modules of these kinds."""
+"""The largest value of a field whose name says that it counts modules of these kinds."""
 _NORM: Final = RmsNorm(1e-6)
 
 
@@ -150,7 +150,11 @@ def _spec(fields: Fields, own: Any) -> ModelSpec:  # noqa: ANN401 - as above
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn what `transformers` raises into one line."""
+    """Turn what `transformers` raises into one line.
+
+    Raises:
+        ModelError: The block raised an error; its text is the message, after the folder.
+    """
     try:
         yield
     except ModelError as error:

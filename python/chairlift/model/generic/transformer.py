@@ -25,7 +25,7 @@ from chairlift.model.forward.kv_cache import allocate_kv_cache
 from chairlift.model.generic.config import TOLERANCES, explained, import_transformers
 
 NAME: Final = "chairlift"
-"""Of our attention among those of `transformers`."""
+"""The name of our attention among those of `transformers`."""
 _OWNER: Final = "chairlift_owner"
 _PROMPT: Final = 12
 _PART: Final = 7
@@ -34,7 +34,7 @@ _FAR: Final = 1 << 20
 
 _Mask = tuple[Callable[..., Any], int | None]
 _masks: ContextVar[list[_Mask] | None] = ContextVar("_masks", default=None)
-"""Of each mask that the model creates in a probe: whether a query sees a key, and the window."""
+"""Each mask that the model creates in a probe: whether a query sees a key, and the window."""
 
 
 class GenericTransformer:
@@ -43,7 +43,7 @@ class GenericTransformer:
     What `forward` returns are logits already: a model may scale them in its own way.
 
     Attributes:
-        config: Of the model.
+        config: The configuration.
         backend: Holds the keys and values.
         adapters: None: no adapter changes such a model.
     """
@@ -108,7 +108,7 @@ class GenericTransformer:
 
         Args:
             input_ids: int32 `[T]`.
-            metadata: As for `Transformer.forward`.
+            metadata: The row, position and cache slots of each token.
             kv_cache: From `allocate_kv_cache`.
             selected: int32 `[S]`: the tokens whose logits are wanted; None wants all.
             adapters: None.
@@ -132,7 +132,11 @@ class GenericTransformer:
         return hidden.float() if out is None else out.copy_(hidden)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, at: Scoring) -> Tensor:
-        """Write keys and values of a layer, and attend; each `[T, heads, head_dim]`."""
+        """Write keys and values of a layer, and attend; all are `[T, heads, head_dim]`.
+
+        Raises:
+            ModelError: The heads are not those of the configuration.
+        """
         metadata, shape = self._metadata, self.config.spec.shape
         assert metadata is not None, "set by `forward`"
         expected = (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads, shape.head_dim)

@@ -49,8 +49,8 @@ _MAX_TARGETS: Final = 1024
 
 
 MAX_JSON_BYTES: Final = 2**20
-"""Of the configuration, and of the header of the tensors. An adapter is loaded while others are
-served, and parsing holds the interpreter's lock; 1 MiB names thousands of tensors."""
+"""Bytes of the configuration, and of the header of the tensors, at most. An adapter is loaded while
+others are served, and parsing holds the interpreter's lock; 1 MiB names thousands of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class AdapterConfig:
         """Read the file of an adapter's folder.
 
         Args:
-            folder: As PEFT saves it.
+            folder: A folder that PEFT has saved.
             max_rank: The server's limit.
             opener: Opens the file.
 
@@ -122,7 +122,11 @@ def _targets(fields: Fields) -> tuple[str, ...] | None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelError unless there is a folder."""
+    """Check that there is a folder.
+
+    Raises:
+        ModelError: There is no folder, or it cannot be opened.
+    """
     try:
         is_folder = folder.is_dir()
     except OSError as error:

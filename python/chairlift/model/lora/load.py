@@ -72,8 +72,8 @@ def load_adapter(folder: Path | AdapterFolder, config: ModelConfig, max_rank: in
     """Load an adapter that PEFT has saved, converted to the model's dtype.
 
     Args:
-        folder: With `adapter_config.json` and `adapter_model.safetensors`.
-        config: Of the model that it is for.
+        folder: A folder with `adapter_config.json` and `adapter_model.safetensors`.
+        config: The configuration of the model that the adapter is for.
         max_rank: The server's limit.
 
     Raises:

@@ -27,7 +27,7 @@ class AdapterTables:
 
         Args:
             slot: One that no request uses.
-            adapter: Of the same model.
+            adapter: An adapter of the same model.
         """
         if adapter is None:
             for tables in self.layers:

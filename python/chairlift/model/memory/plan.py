@@ -42,21 +42,21 @@ class MemoryPlan:
     kv_cache_bytes: int
     activation_bytes: int
     block_bytes: int
-    """Of one KV block, all its layers included."""
+    """Bytes of one KV block, all its layers included."""
     num_blocks: int
-    """Of the KV cache, the null block included."""
+    """Blocks of the KV cache, the null block included."""
     active_weight_bytes: int = 0
-    """What a token uses of the weights: of a mixture not all experts."""
+    """Bytes of the weights that a token uses: those of some experts only, in a mixture."""
     swap_bytes: int = 0
-    """Of host memory, for blocks of preempted requests."""
+    """Bytes of host memory for blocks of preempted requests."""
     num_host_blocks: int = 0
     adapter_bytes: int = 0
-    """Of all adapters that there may be at a time."""
+    """Bytes of all adapters that may be loaded at a time."""
     state_bytes: int = 0
-    """Of the recurrent states of all rows, and their snapshots."""
+    """Bytes of the recurrent states of all rows, and of their snapshots."""
     num_state_snapshots: int = 0
     draft_bytes: int = 0
-    """Of the draft model: weights, KV cache and activations."""
+    """Bytes of the draft model: weights, KV cache and activations."""
     is_dedicated: bool = False
     """Swapped blocks are in host memory, everything else in the device's own."""
 
@@ -68,11 +68,14 @@ class MemoryPlan:
         return own + self.adapter_bytes + self.state_bytes + self.draft_bytes + swap_bytes
 
     def check(self, memory: int | None = None, host_memory: int | None = None) -> None:
-        """Raise ConfigError unless the plan fits.
+        """Check that the plan fits into the memory.
 
         Args:
             memory: Bytes that the model may use where it is; None asks the system.
             host_memory: Bytes this process may use beside a device's; None asks the system.
+
+        Raises:
+            ConfigError: The plan, or its host memory for swapped blocks, is larger than the memory.
         """
         limit = memory_limit() if memory is None else memory
         if self.total_bytes > limit:

@@ -10,13 +10,13 @@ from chairlift.kernels import Kernels
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 _ALIGNMENT = 8
-"""Numbers."""
+"""Numbers that a vector load of a kernel may begin at a multiple of."""
 _STREAM = "x", "normed", "update", "routed"
 """The buffers of the residual stream, which have its dtype."""
 
 
 def _widths(spec: ModelSpec) -> dict[str, int]:
-    """Return the numbers per token of each buffer: of each that of its widest layer.
+    """Return the numbers per token of each buffer, which its widest layer needs.
 
     A name is a field of `Buffers`; `HeadBuffers` lie in `qkv`, `values` and `attended`.
     """
@@ -56,9 +56,9 @@ def buffer_bytes(
 
     Args:
         spec: The model.
-        num_tokens: Of the largest step.
-        dtype: Of the layers' inner values.
-        stream_dtype: Of the residual stream and its norm.
+        num_tokens: Tokens of the largest step.
+        dtype: The dtype of the layers' inner values.
+        stream_dtype: The dtype of the residual stream and its norm.
     """
     return num_tokens * sum(
         width * _dtype(name, dtype, stream_dtype).itemsize for name, width in _widths(spec).items()
@@ -114,7 +114,7 @@ class Buffers(NamedTuple):
     routed: Tensor
     """`[T, H]`, what experts add beside one that is shared; no numbers where there are none."""
     heads: tuple[HeadBuffers, ...]
-    """As `ModelSpec.heads` has them, in the same memory."""
+    """The buffers of each of `ModelSpec.heads`, all in the same memory."""
     projected: Tensor
     """`[T, projected_size]` of the layers with a recurrent state, or a few numbers more; none
     without one."""
@@ -129,7 +129,7 @@ class Buffers(NamedTuple):
     layer_inputs: Tensor
     """`[T, num_layers * size]`: of `ModelSpec.layer_inputs`; no numbers without these."""
     context: Tensor
-    """As `layer_inputs`, while those are computed."""
+    """`[T, num_layers * size]`: a part of `layer_inputs` while they are computed."""
     router: Tensor
     """float32 `[T, router_size]`"""
     experts: Tensor
@@ -149,11 +149,11 @@ class Buffers(NamedTuple):
 
         Args:
             spec: The model.
-            num_tokens: Of the largest step.
-            dtype: Of the layers' inner values.
+            num_tokens: Tokens of the largest step.
+            dtype: The dtype of the layers' inner values.
             device: Where they are.
-            stream_dtype: Of the residual stream and its norm; None is the same.
-            workspace_bytes: Of a token, for mixtures of experts.
+            stream_dtype: The dtype of the residual stream and its norm; None is `dtype`.
+            workspace_bytes: Bytes per token that mixtures of experts need.
         """
         memory = {
             name: torch.empty(
@@ -185,8 +185,8 @@ class Buffers(NamedTuple):
 
         Args:
             tokens: int32 `[S]`, indices into T.
-            kernels: Of the device.
-            layer: Whose feed-forward is to be computed.
+            kernels: The kernels of the device.
+            layer: The layer, whose feed-forward is to be computed.
             heads: Which heads the layer projects; None without attention.
         """
         num_tokens = tokens.shape[0]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from chairlift.api.config import EngineConfig
 
 LayerStates = tuple[Tensor, ...]
-"""Float32 `[rows, ...]`: of one layer; nothing for one with attention."""
+"""The states of one layer, float32 `[rows, ...]`; a layer with attention has none."""
 States = tuple[LayerStates, ...]
-"""Of each layer of a model."""
+"""The states of each layer of a model."""
 
 
 def num_states(max_num_seqs: int) -> int:
@@ -59,7 +59,7 @@ def kv_share(settings: "EngineConfig", spec: ModelSpec, num_bytes: int) -> int:
         return num_bytes
     left = num_bytes - state_bytes(spec, num_states(settings.max_num_seqs))
     if settings.prefix_cache and settings.state_snapshots is None:
-        # As `plan_snapshots` takes them.
+        # The snapshots that `plan_snapshots` will take.
         most = state_bytes(spec, _SNAPSHOTS_PER_ROW * settings.max_num_seqs)
         fit = int(left * _SHARE_OF_KV_CACHE / (1 + _SHARE_OF_KV_CACHE))
         left -= max(state_bytes(spec, _MIN_SNAPSHOTS), min(fit, most))
@@ -72,8 +72,9 @@ def copy_states(states: States, moves: Tensor) -> None:
     """Copy the states of all layers.
 
     Args:
-        states: Of all rows.
-        moves: int32 `[., 2]`: targets and sources. No row is the target of two, or both.
+        states: The states of all rows.
+        moves: int32 `[N, 2]`: the target row and the source row of each move. No row is the target
+            of two moves, and no target is a source.
     """
     if len(moves) == 0:
         return
@@ -97,7 +98,12 @@ def allocate_state_pool(spec: ModelSpec, num_rows: int, device: torch.device) ->
 
 
 def cut_states(spec: ModelSpec, pool: Tensor) -> States:
-    """Return the states that lie in a pool, layer after layer; their rows are strided."""
+    """Return the states that lie in a pool, layer after layer; their rows are strided.
+
+    Args:
+        spec: The model.
+        pool: float32 `[num_rows, numbers]`, from `allocate_state_pool`.
+    """
     begin, states = 0, []
     for shapes in _state_shapes(spec):
         own = []
@@ -132,13 +138,13 @@ class RecurrentMixer:
     def __call__(
         self, inputs: Tensor, batch: AttentionMetadata, states: LayerStates, buffers: Buffers
     ) -> None:
-        """Write what the layer makes of each token to `buffers.mixed`; the states move on.
+        """Write what the layer makes of each token to `buffers.mixed`.
 
         Args:
             inputs: `[T, H]`.
             batch: The rows of the tokens.
-            states: Of the layer.
-            buffers: Of the forward pass.
+            states: The states of the layer; updated in place.
+            buffers: The buffers of the forward pass.
         """
         spec, out = self.spec, self.mixed(buffers)
         projected = buffers.projected[:, : spec.projected_size]

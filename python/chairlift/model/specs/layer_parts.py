@@ -34,11 +34,11 @@ class Attention:
     num_kv_heads: int
     head_dim: int
     rope: Rope | None
-    """None: positions count by the mask alone."""
+    """None rotates nothing: the mask alone tells positions apart."""
     window: int | None = None
     """A token sees itself and the `window - 1` tokens before it; None sees all."""
     multiplier: float | None = None
-    """Factor of the scores; None is that of the size of a head."""
+    """Factor of the scores; None is `head_dim ** -0.5`."""
     position_scale: PositionScale | None = None
     soft_cap: float | None = None
     """A score `s` becomes `soft_cap * tanh(s / soft_cap)`."""
@@ -57,7 +57,7 @@ class Attention:
     keys_are_values: bool = False
     """Keys are values, too, before their norm and rotation: there is no projection of values."""
     value_norm_eps: float | None = None
-    """Of a root mean square norm of each value head, without weights; None is none."""
+    """`eps` of a root mean square norm of each value head, without weights; None has no norm."""
 
     @property
     def query_size(self) -> int:
@@ -106,7 +106,7 @@ class Mlp:
     gated: bool = True
     bias: bool = False
     gate_multiplier: float = 1.0
-    """Of what the activation is taken of."""
+    """Multiplies the argument of the activation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ class Experts:
 
     num: int
     top_k: int
-    """Of each token."""
+    """Experts of each token."""
     intermediate_size: int
-    """Of each expert."""
+    """Numbers between the two layers of an expert."""
     scores: str
     """What weighs an expert: `softmax` over all, `softmax_of_chosen` or `sigmoid`."""
     activation: str = "silu"
@@ -126,12 +126,12 @@ class Experts:
     `down((up + 1) * gate * sigmoid(alpha * gate))`; None clamps nothing."""
     alpha: float = 1.0
     bias: bool = False
-    """Of the layers of each expert."""
+    """Whether the layers of each expert have a bias."""
     router_bias: bool = False
     least_sum: float | None = None
     """The weights of a token are divided by their sum, which is at least this; None leaves them."""
     multiplier: float = 1.0
-    """Of the weights, after that."""
+    """Multiplies the weights after that."""
     has_choice_bias: bool = False
     """The checkpoint has numbers that are added to the scores for the choice alone."""
     shared: Mlp | None = None
@@ -139,8 +139,8 @@ class Experts:
     shared_is_gated: bool = False
     """What it adds is multiplied by the sigmoid of one more output of the router."""
     own_norm: RmsNorm | None = None
-    """Of the stream, for the router and for the experts, and of what the shared one and the experts
-    add, each with weights of its own; None leaves that to the norms of the layer."""
+    """Four norms, each with weights of its own: of the stream, for the router and for the experts,
+    and of what the shared expert and the others add. None leaves that to the norms of the layer."""
     has_factors: bool = False
     """The checkpoint has a factor of the weight of each expert."""
     gated: bool = True

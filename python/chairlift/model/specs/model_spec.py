@@ -28,7 +28,7 @@ class LayerSpec:
     attention: Attention | None
     feed_forward: Mlp | Experts | None
     norm: NormSpec
-    """Of both halves."""
+    """The norm of both halves."""
     recurrent: Recurrent | None = None
     norm_before: bool = True
     """A half gets the normed stream, and else the stream itself."""
@@ -37,7 +37,7 @@ class LayerSpec:
     parallel: bool = False
     """Both halves get the stream before the layer, under one norm."""
     attention_multiplier: float = 1.0
-    """Of what attention adds to the stream."""
+    """Multiplies what attention adds to the stream."""
     recurrent_multiplier: float = 1.0
     feed_forward_multiplier: float = 1.0
     has_scalar: bool = False

@@ -13,7 +13,7 @@ class ShortConv:
     num_taps: int
     """Tokens that an output sees, its own included."""
     bias: bool = False
-    """Of the convolution and of the linear layers."""
+    """Whether the convolution and the linear layers have a bias."""
 
     @property
     def projected_size(self) -> int:
@@ -32,7 +32,7 @@ class ShortConv:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of a row: the last inputs of the convolution."""
+        """Shapes of a row's state: the last inputs of the convolution."""
         return ((self.num_taps - 1, self.channels),)
 
     def unsupported_reason(self) -> str | None:
@@ -51,7 +51,7 @@ class GatedDelta:
     value_dim: int
     num_taps: int
     norm_eps: float
-    """Of the norm of each head's output."""
+    """`eps` of the norm of each head's output."""
     most_share: float = 1.0
     """The largest share of a correction: with 2 the state may also turn."""
     in_turn: bool = False
@@ -84,7 +84,7 @@ class GatedDelta:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of a row: the last inputs of the convolution, and what each head has stored."""
+        """Shapes of a row's states: last inputs of the convolution, and the state of each head."""
         heads = self.num_value_heads, self.key_dim, self.value_dim
         return (self.num_taps - 1, self.conv_size), heads
 
@@ -107,14 +107,14 @@ class Mamba2:
     state_dim: int
     num_taps: int
     norm_eps: float
-    """Of the norm of a group's outputs, behind their gates."""
+    """`eps` of the norm of a group's outputs, behind their gates."""
     has_norm: bool = True
-    """There is that norm."""
+    """Whether there is that norm."""
     multipliers: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
-    """Of the gates, the inputs, B, C and the steps, as they come from the map of a token."""
+    """Factors of the gates, the inputs, B, C and the steps, right after the map of a token."""
     conv_bias: bool = True
     bias: bool = False
-    """Of the linear layers."""
+    """Whether the linear layers have a bias."""
 
     @property
     def inner_size(self) -> int:
@@ -144,7 +144,7 @@ class Mamba2:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of a row: the last inputs of the convolution, and the state of each head."""
+        """Shapes of a row's states: last inputs of the convolution, and the state of each head."""
         heads = self.num_heads, self.state_dim, self.head_dim
         return (self.num_taps - 1, self.conv_size), heads
 

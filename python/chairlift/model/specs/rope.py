@@ -39,7 +39,7 @@ class YarnScaling:
     factor: float
     original_max_position_embeddings: int
     attention_factor: float
-    """Of cosines and sines."""
+    """Factor of cosines and sines."""
     beta_fast: float = 32.0
     """A frequency that turns more often in the original length stays."""
     beta_slow: float = 1.0
@@ -61,7 +61,7 @@ class LongRopeScaling:
     long: tuple[float, ...]
     original_max_position_embeddings: int
     attention_factor: float
-    """Of cosines and sines."""
+    """Factor of cosines and sines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class PositionScale:
 
 
 _POSITIONS_AT_ONCE = 65_536
-"""Of the table, whose intermediate values take several times its memory."""
+"""Positions that are computed at a time: intermediate values take several times their memory."""
 
 
 def table_bytes(rope: Rope, head_dim: int, num_positions: int) -> int:
@@ -122,9 +122,9 @@ def cos_sin_table(
     rounding for the same tokens. Its cosine is then taken exactly, for the same bits everywhere.
 
     Args:
-        rope: Of a layer.
-        head_dim: Of that layer.
-        num_positions: Of the longest sequence that is served.
+        rope: The position embedding of a layer.
+        head_dim: Numbers of a head of that layer.
+        num_positions: Tokens of the longest sequence that is served.
         position_scale: What rotated queries are multiplied by; None for keys.
 
     Returns:

@@ -11,7 +11,7 @@ class Embedding:
     """Rows of the table and width of the logits."""
     hidden_size: int
     multiplier: float = 1.0
-    """Of the rows; rounded to the dtype of the table."""
+    """Multiplies the rows; rounded to the dtype of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class LayerInputs:
     size: int
     """Numbers for a layer."""
     multiplier: float
-    """Of the rows; rounded to the dtype of the table."""
+    """Multiplies the rows; rounded to the dtype of the table."""
     norm_eps: float
-    """Of the root mean square norm of each layer's part in the map."""
+    """`eps` of the root mean square norm of each layer's part in the map."""
     activation: str
 
 
@@ -40,6 +40,6 @@ class Head:
     is_tied: bool
     """A checkpoint without a tensor for the head uses that of the embedding."""
     multiplier: float = 1.0
-    """Of the logits."""
+    """Multiplies the logits."""
     soft_cap: float | None = None
     """A logit `x` then becomes `soft_cap * tanh(x / soft_cap)`."""

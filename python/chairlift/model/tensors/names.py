@@ -34,7 +34,13 @@ class LayerNames(NamedTuple):
     def numbers(
         self, part: str, *shape: int, pack: Callable[[Tensor], Tensor] | None = None
     ) -> NumberTensors:
-        """Return float32 numbers, whose names have no other end."""
+        """Return float32 numbers of a shape; their names end with that of the part.
+
+        Args:
+            part: Name of the part.
+            *shape: The stored shape.
+            pack: What is made of the numbers when they are read.
+        """
         (name,) = self.of(part)
         return NumberTensors({name: shape}, pack=pack)
 
@@ -44,11 +50,11 @@ class LayerNames(NamedTuple):
         """Return layers of the same inputs, packed into one.
 
         Args:
-            part: Its names are those of the layers, or one tensor has the rows of all.
-            outputs: Of each layer.
-            inputs: Of each layer.
+            part: Name of the part. It has a name for each layer, or one tensor has the rows of all.
+            outputs: Outputs of each layer.
+            inputs: Inputs of each layer.
             bias: Whether they have one.
-            last: Fewer outputs than names are those of the last names, and else of the first.
+            last: Whether fewer outputs than names belong to the last names, and not to the first.
         """
         names = self.of(part)
         if len(names) == 1:

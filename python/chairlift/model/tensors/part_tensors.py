@@ -60,13 +60,13 @@ class Ones(NamedTuple):
 
 
 class Interleaved(NamedTuple):
-    """How the rows of a tensor lie, which belong to several layers in turn."""
+    """The order of the rows of a tensor in which several layers alternate."""
 
     num_groups: int
     sizes: tuple[int, ...]
     """Rows of each part of a group."""
     order: tuple[int, ...]
-    """The parts, as they are wanted."""
+    """The parts in the order in which they are wanted."""
 
     def deinterleave(self, rows: Tensor) -> Tensor:
         """Return the rows `[num_groups * sum(sizes), ...]`, all of one part before the next."""
@@ -80,11 +80,11 @@ class LinearTensors(NamedTuple):
 
     names: tuple[str, ...]
     outputs: tuple[int, ...]
-    """Of each of the names."""
+    """Outputs of each of the names."""
     inputs: int
     has_bias: bool = False
     interleaved: Interleaved | None = None
-    """Of the rows of the first name."""
+    """The order of the rows of the first name."""
     is_exact: bool = False
     """Never quantized: routers choose what is computed, and errors of decays grow by token."""
 
@@ -92,7 +92,7 @@ class LinearTensors(NamedTuple):
         """Yield neighbours that are stored alike, and the type of their blocks.
 
         Args:
-            block_types: Of the tensors that stay as they are stored, by name; others are joined.
+            block_types: Block types by the names of tensors that stay as they are stored.
         """
         parts = zip(self.names, self.outputs, strict=True)
         for kind, run in groupby(parts, lambda part: block_types.get(f"{part[0]}.weight")):
@@ -113,12 +113,12 @@ class ExpertTensors(NamedTuple):
 
     spec: Experts
     gate_up: tuple[LinearTensors, ...]
-    """Of each expert."""
+    """The first layer of each expert."""
     down: tuple[LinearTensors, ...]
     choice_bias: NumberTensors | None
-    """Of each expert, added to the scores for the choice alone."""
+    """A number for each expert, added to its score for the choice alone."""
     factors: NumberTensors | None
-    """Of the weight of each expert."""
+    """A factor for the weight of each expert."""
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""

@@ -54,13 +54,13 @@ class ExpertNorms(Parts, Generic[NormT]):
     """The norms of experts that differ from those of their layer."""
 
     router_norm: NormT
-    """Of the stream, for the router."""
+    """Norm of the stream, for the router."""
     experts_norm: NormT
-    """Of the stream, for the experts."""
+    """Norm of the stream, for the experts."""
     shared_norm_after: NormT
-    """Of what the shared expert adds."""
+    """Norm of what the shared expert adds."""
     experts_norm_after: NormT
-    """Of what the experts add."""
+    """Norm of what the experts add."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class LayerParts(Parts, Generic[NormT, LinearT, ExpertsT, NumbersT]):
     """Heads to H."""
     recurrent: RecurrentParts[LinearT, NumbersT] | None = None
     attention_norm_after: NormT | None = None
-    """Of what the mixer adds to the stream."""
+    """Norm of what the mixer adds to the stream."""
     feed_forward_norm: NormT | None = None
     """None also where both halves share the norm before attention."""
     gate_up: LinearT | None = None
@@ -127,13 +127,13 @@ class LayerParts(Parts, Generic[NormT, LinearT, ExpertsT, NumbersT]):
     """Intermediate to H."""
     experts: ExpertParts[NormT, LinearT, ExpertsT] | None = None
     feed_forward_norm_after: NormT | None = None
-    """Of what the feed-forward adds to the stream."""
+    """Norm of what the feed-forward adds to the stream."""
     input_gate: LinearT | None = None
     """H to what the layer's inputs are multiplied by."""
     input_projection: LinearT | None = None
     """Inputs to H."""
     input_norm: NormT | None = None
-    """Of what the inputs add to the stream."""
+    """Norm of what the inputs add to the stream."""
     scalar: NumbersT | None = None
     """float32 `[1]`: the stream is multiplied by it behind the layer."""
 

@@ -63,7 +63,7 @@ def load_weights(
     Args:
         model: A folder with `model.safetensors`, or its shards and `model.safetensors.index.json`;
             or a GGUF file.
-        config: Of the same model.
+        config: The configuration of the same model.
         on_progress: Called with the bytes done and the bytes in total after every tensor.
         quantize: How linear layers are stored; the embedding and the norms keep the dtype.
         kernels: Make the linear layers.

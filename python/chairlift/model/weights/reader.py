@@ -72,7 +72,11 @@ class WeightReader:
         self.total = checkpoint.num_bytes
 
     def part(self, part: Part) -> Norm | LinearLayer | ExpertLayers | Tensor:
-        """Read a part of a model, and pack it."""
+        """Read a part of a model, and pack it; numbers keep the shape in which they are stored.
+
+        Raises:
+            ModelError: A tensor cannot be read, or gate and up of an expert are of two block types.
+        """
         match part:
             case NormTensor():
                 return self._norm(part)
@@ -138,7 +142,7 @@ class WeightReader:
 
         Args:
             linear: The layers.
-            weight_format: Of those that do not stay as they are stored; None is the dtype.
+            weight_format: The format of layers that are not kept in blocks; None is the dtype.
         """
         runs = list(linear.runs(self.block_types))
         layers = [self._packed(run, kind, weight_format) for run, kind in runs]

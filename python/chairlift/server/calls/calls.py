@@ -132,7 +132,11 @@ class GenerateCall(StreamCall):
     """The stream of `GenerationService.Generate`."""
 
     async def execute(self, message: pb.GenerateRequest) -> None:
-        """Execute a command."""
+        """Execute a command.
+
+        Raises:
+            RequestError: The command is refused, or there is none.
+        """
         kind = message.WhichOneof("command")
         command = getattr(message, kind) if kind else None
         if isinstance(command, pb.Start):
@@ -216,7 +220,11 @@ class GenerateOneCall(OneCall):
         self._start = start
 
     async def submit(self) -> None:
-        """Submit the request; the call takes no credit."""
+        """Submit the request; the call takes no credit.
+
+        Raises:
+            RequestError: The request is refused, or has a credit.
+        """
         if self._start.HasField("credit"):
             message = "credit: this call takes no Credit, so there is no way to allow more"
             raise RequestError(Reason.BAD_PARAMETER, message, field="credit")

@@ -100,6 +100,9 @@ class Authenticator:
         Args:
             metadata: The call's, or the headers of an HTTP request; names are in lower case.
             auth_context: The names in the client's verified certificate, by gRPC's properties.
+
+        Raises:
+            RequestError: The token is unknown, or the name of the tenant is malformed.
         """
         metadata = tuple(metadata)
         tenant = self.check(metadata)

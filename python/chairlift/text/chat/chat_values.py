@@ -39,7 +39,7 @@ def tool_parameters(parameters: Mapping[str, Any] | str, path: str) -> dict[str,
 
     Args:
         parameters: The schema, or its text; empty is an object without properties.
-        path: Of the tool.
+        path: Path of the tool, for messages.
 
     Raises:
         RequestError: `BAD_PARAMETER`: it is no JSON object.

@@ -12,8 +12,8 @@ def read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, st
     """Read the templates by name; files go before what `tokenizer_config.json` holds.
 
     Args:
-        folder: Of the model.
-        config: Of `tokenizer_config.json`.
+        folder: Folder of the model.
+        config: The contents of `tokenizer_config.json`.
 
     Raises:
         ModelError: A template is no text.

@@ -7,7 +7,7 @@ from chairlift.api.bounded_process import EndedError, ProcessPool, TooLongError
 from chairlift.api.errors import Reason, RequestError
 
 MAX_PROCESSOR_S: Final = 1.0
-"""Of one rendering, the compilation of the template included."""
+"""Seconds of processor time of one rendering, the compilation of the template included."""
 
 
 class TemplateProcess:
@@ -23,7 +23,7 @@ class TemplateProcess:
         """Render a conversation; the arguments are those of `chat_template.render`, as JSON values.
 
         Raises:
-            RequestError: As `chat_template.render`; `BAD_PARAMETER` in `chat` where the template
+            RequestError: See `chat_template.render`; `BAD_PARAMETER` in `chat`: the template
                 needs too much time; `BAD_PARAMETER` in `chat.template_arguments`: a value has no
                 form in JSON; `ENGINE_BUSY`: no answer came in time; `DRAINING`: the work was
                 interrupted.

@@ -15,9 +15,9 @@ from chairlift.api.constraints import Source
 from chairlift.api.errors import Reason, RequestError
 
 MAX_PROCESSOR_S: Final = 0.5
-"""Of one constraint."""
+"""Seconds of processor time of one constraint."""
 MAX_MEMORY_BYTES: Final = 256 * 2**20
-"""Of the process: some 30 MiB before a constraint."""
+"""Memory of the process, which takes some 30 MiB before a constraint."""
 
 
 class ConstraintProcess:

@@ -29,7 +29,7 @@ from chairlift.text.constraints.schema_references import anchors, no_place, plac
 from chairlift.text.constraints.schema_values import Schema, drop_endless
 
 MAX_DEPTH: Final = 100
-"""Of objects and lists inside of each other."""
+"""Depth of objects and lists inside of each other."""
 MAX_REFERENCES: Final = 2048
 """Places in a schema that references name."""
 
@@ -111,7 +111,7 @@ def checked_value(value: object) -> Schema:
     """Return a parsed JSON schema as the parser takes it.
 
     Raises:
-        SchemaError: As `checked_schema`.
+        SchemaError: See `checked_schema`.
     """
     _check_depth(value)
     return _Document(value).rewritten()
@@ -123,7 +123,7 @@ class _Document:
     def __init__(self, root: object) -> None:
         self._root = root
         self._numbers: dict[str, int] = {"": 0}
-        """Of each place that a reference names, by its pointer; 0 is the root."""
+        """The number of each place that a reference names, by its pointer; 0 is the root."""
         self._waiting: list[tuple[str, object]] = [("", root)]
         self._has_controls = False
         self._rewriters = self._new_rewriters()

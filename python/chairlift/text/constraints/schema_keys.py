@@ -12,7 +12,7 @@ from chairlift.text.constraints.schema_numbers import SchemaError
 from chairlift.text.constraints.schema_values import Schema
 
 MAX_PATTERNS: Final = 64
-"""Of the keys of one object: each is compared with each other one."""
+"""Patterns for the keys of one object, at most: each is compared with each other one."""
 
 
 def with_plain_keys(parts: list[Schema]) -> list[Schema]:

@@ -19,13 +19,13 @@ _MIN_EXACT_INT64: Final = -(2**63 - 1024)
 _MAX_ALONE: Final = 10**18
 """Bound of an integer that has no other bound."""
 MAX_MULTIPLE: Final = 10_000
-"""Of `multipleOf` without its decimal point: the parser keeps a state for each remainder."""
+"""The largest `multipleOf`, its decimal point left out: the parser has a state per remainder."""
 
 _LEAST_ABOVE_ZERO: Final = 1e-30
 """Takes the place of a bound `0 < x`, where the parser needs an inclusive one."""
 
 MAX_COUNT: Final = 1_000_000
-"""Of the least length of a string, an array or an object."""
+"""The largest minimum length of a string, an array or an object."""
 _ENDLESS: Final = 2**31
 """No answer is so long."""
 
@@ -107,7 +107,7 @@ def bounds(schema: dict[str, Any], path: str, *, is_integer: bool) -> dict[str, 
 
     Args:
         schema: Has the keywords.
-        path: Of the schema.
+        path: Path of the schema, for messages.
         is_integer: Its type admits integers and no other numbers.
 
     Raises:

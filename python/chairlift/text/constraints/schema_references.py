@@ -12,7 +12,7 @@ def place_of(root: object, pointer: str, path: str) -> object:
     Args:
         root: The whole schema.
         pointer: Empty for the whole schema.
-        path: Of the reference.
+        path: Path of the reference, for messages.
 
     Raises:
         SchemaError: There is nothing.

@@ -10,7 +10,7 @@ Schema = bool | dict[str, Any]
 _SCALARS: Final = frozenset({"null", "boolean", "integer", "number", "string"})
 _ALL_TYPES: Final = ("null", "boolean", "number", "string", "array", "object")
 _MAX_ROUNDS: Final = 64
-"""Of looking at all parts; each finds the parts that end because of those found before."""
+"""Rounds over all parts: each finds the parts that end because of those found before."""
 
 
 def drop_endless(parts: list[Schema]) -> list[Schema]:
@@ -18,6 +18,9 @@ def drop_endless(parts: list[Schema]) -> list[Schema]:
 
     Args:
         parts: Rewritten schemas that refer to each other by number: `#/$defs/3`, and `#` for 0.
+
+    Raises:
+        SchemaError: The references are too entangled.
     """
     ends = [False] * len(parts)
     for _ in range(_MAX_ROUNDS):

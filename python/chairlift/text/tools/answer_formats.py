@@ -20,7 +20,7 @@ OPENING_MARKS: Final[dict[ReasoningFormat, str]] = {
     ReasoningFormat.MISTRAL: "[THINK]",
     ReasoningFormat.SEED: "<seed:think>",
 }
-"""Of reasoning at the start of an answer; a template may end the prompt with it."""
+"""Marks that begin reasoning at the start of an answer; a template may end the prompt with one."""
 
 _REASONING_MARKS: Final = {
     ReasoningFormat.HARMONY: ("<|channel|>", "analysis"),
@@ -38,7 +38,7 @@ _TOOL_MARKS: Final = {
 """Texts of a template, all of which a format has; the first format whose texts are there counts."""
 
 _FOREIGN_MARKS: Final = ("<arg_key>", "<longcat_tool_call>")
-"""Of formats that share a mark with a known one and are another."""
+"""Marks of unknown formats that share another mark with a known one."""
 
 _KINDS: Final = {"null", "boolean", "integer", "number", "array", "object", "string"}
 _TEXT: Final = frozenset({"string"})

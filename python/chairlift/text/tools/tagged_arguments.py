@@ -71,7 +71,7 @@ def text_of(name: str, own: object, root: Mapping[str, Any]) -> Text:
     """Return what the text of a parameter can be.
 
     Args:
-        name: Of the parameter.
+        name: Name of the parameter.
         own: Its schema, by which it may be a text.
         root: The whole, for references within it.
 

@@ -67,7 +67,7 @@ def tool_grammar(
 
     Args:
         chat: The conversation, which `needs_grammar`.
-        template: Of the model.
+        template: The chat template of the model.
         chosen: The formats of its answers; that of calls is one.
         content: What an answer without calls must be: a JSON schema, any object, or choices.
         starts_in_reasoning: The prompt ends with the mark that begins reasoning.

@@ -55,14 +55,22 @@ class Fields:
         return flag(self.take(name, default), self.path_of(name))
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a text."""
+        """Return a text.
+
+        Raises:
+            RequestError: The value is no text.
+        """
         value = self.take(name, default)
         if not isinstance(value, str):
             raise bad(self.path_of(name), "text", value)
         return value
 
     def one_of(self, name: str, *values: str) -> str:
-        """Return one of several words; the first is the default."""
+        """Return one of several words; the first is the default.
+
+        Raises:
+            RequestError: The value is none of the words.
+        """
         value = self.take(name, values[0])
         if value not in values:
             got = repr(echo(value)) if isinstance(value, str) else f"a {type(value).__name__}"
@@ -76,21 +84,33 @@ class Fields:
         return None if value is None else Fields(value, self.path_of(name))
 
     def items(self, name: str) -> list[Any]:
-        """Return a list; without one, an empty list."""
+        """Return a list; without one, an empty list.
+
+        Raises:
+            RequestError: The value is no list.
+        """
         value = self.take(name, [])
         if not isinstance(value, list):
             raise bad(self.path_of(name), "a list", value)
         return value
 
     def objects(self, name: str, limit: int) -> "Iterator[Fields]":
-        """Yield the objects of a list; a longer one than `limit` is refused before any."""
+        """Yield the objects of a list of at most `limit`.
+
+        Raises:
+            RequestError: The value is no list of objects, or longer than `limit`.
+        """
         values = self.items(name)
         check_count(values, self.path_of(name), limit)
         for i, value in enumerate(values):
             yield Fields(value, f"{self.path_of(name)}[{i}]")
 
     def refuse(self, *names: str) -> None:
-        """Refuse fields that this server does not implement; an empty list asks for nothing."""
+        """Refuse fields that this server does not implement; an empty list asks for nothing.
+
+        Raises:
+            RequestError: One of the fields is there.
+        """
         for name in names:
             if self._values.get(name) == []:
                 del self._values[name]
@@ -98,12 +118,20 @@ class Fields:
                 raise unsupported(self.path_of(name))
 
     def refuse_unless_neutral(self, neutral: Mapping[str, object]) -> None:
-        """Refuse fields that are not implemented, except for their values that change nothing."""
+        """Refuse fields that are not implemented, except for their values that change nothing.
+
+        Raises:
+            RequestError: One of the fields has another value.
+        """
         for name, value in neutral.items():
             self.refuse_unless(name, value)
 
     def refuse_unless(self, name: str, neutral: object) -> None:
-        """Refuse a field that is not implemented, except for the value that changes nothing."""
+        """Refuse a field that is not implemented, except for the value that changes nothing.
+
+        Raises:
+            RequestError: The field has another value.
+        """
         value = self.take(name, neutral)
         is_flag = isinstance(value, bool) and not isinstance(neutral, bool)
         if is_flag or value != neutral:

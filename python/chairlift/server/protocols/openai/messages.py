@@ -21,7 +21,11 @@ _WITHOUT_EFFECT_OF_PART: Final = (
 
 
 def chat_messages(body: Fields) -> list[types.ChatMessage]:
-    """Take the messages of a chat completion."""
+    """Take the messages of a chat completion.
+
+    Raises:
+        RequestError: A message is malformed, or there are none, or too many function calls.
+    """
     messages: list[types.ChatMessage] = []
     num_calls = 0
     for fields in body.objects("messages", MAX_MESSAGES):
@@ -67,7 +71,11 @@ def _detailed(fields: Fields) -> str:
 
 
 def role_of(fields: Fields) -> str:
-    """Take a role; templates know a developer's messages as the system's."""
+    """Take a role; templates know a developer's messages as the system's.
+
+    Raises:
+        RequestError: The role is unknown.
+    """
     path = fields.path_of("role")
     role = fields.take("role")
     if role not in _ROLES:
@@ -77,7 +85,11 @@ def role_of(fields: Fields) -> str:
 
 
 def text_of(fields: Fields, name: str) -> str:
-    """Take a text, or a list of parts of text."""
+    """Take a text, or a list of parts of text.
+
+    Raises:
+        RequestError: The value is neither text nor a list of its parts, or the list is too long.
+    """
     value: Any = fields.take(name, "")
     if isinstance(value, str):
         return value

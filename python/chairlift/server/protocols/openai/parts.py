@@ -171,7 +171,11 @@ class StreamOptions(NamedTuple):
 
 
 def stream_options(body: Fields, *, stream: bool) -> StreamOptions:
-    """Take the options of a stream."""
+    """Take the options of a stream.
+
+    Raises:
+        RequestError: The options are malformed, or nothing is streamed.
+    """
     options = body.part("stream_options")
     if options is None:
         return StreamOptions()

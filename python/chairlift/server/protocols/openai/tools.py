@@ -193,7 +193,11 @@ def renaming(tools: list[str], messages: list[str] | None = None) -> Callable[[s
 
 
 def message_calls(message: Fields) -> list[types.ToolCall]:
-    """Take the function calls of an earlier turn; their arguments may be anything."""
+    """Take the function calls of an earlier turn; their arguments may be anything.
+
+    Raises:
+        RequestError: A call is malformed, or not one of a function.
+    """
     calls = []
     for call in message.objects("tool_calls", MAX_CALLS):
         if call.take("type", "function") != "function":
@@ -212,7 +216,11 @@ def message_calls(message: Fields) -> list[types.ToolCall]:
 
 
 def called(function: Fields, call_id: str) -> types.ToolCall:
-    """Take the name and the arguments of a call."""
+    """Take the name and the arguments of a call.
+
+    Raises:
+        RequestError: The name is no text, or the arguments are neither text nor an object.
+    """
     name = function.text("name")
     arguments = function.take("arguments", "")
     if not isinstance(arguments, str | dict):
