@@ -157,7 +157,7 @@ def _attention(
 
 def experts(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     """Tiles of either size."""
-    rules = Experts(6, 2, 200, "softmax", least_sum=0.0)
+    rules = Experts(6, 2, 200, "softmax", min_weight_sum=0.0)
     mixture = Mixture(rules, 264, accelerator.device)
     x = _random(accelerator, 150, 264)
     logits = torch.randn(150, rules.num, device=x.device)  # no two alike
@@ -185,10 +185,10 @@ def delta(accelerator: Accelerator) -> tuple[Tensor, Tensor]:
     numbers = [torch.rand(heads), torch.randn(heads), torch.randn(values)]
 
     def call(kernels: Kernels, *arguments: Any) -> None:  # noqa: ANN401, tensors and a batch
-        qkv, gate, b_a, state, rows, out = arguments
+        qkv, gate, beta_alpha, state, rows, out = arguments
         rate, bias, norm = (own.to(qkv.device) for own in numbers)
         rules = DeltaRules(rate, bias, norm, 1e-6)
-        kernels.gated_delta(qkv, gate, b_a, rules, state, rows, out)
+        kernels.gated_delta(qkv, gate, beta_alpha, rules, state, rows, out)
 
     size = heads * values
     widths = [2 * 2 * keys + size, size, 2 * heads]

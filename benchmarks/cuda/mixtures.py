@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.cuda.attention import seconds_of
 
-QWEN3_30B_A3B = Experts(128, 8, 768, "softmax", least_sum=0.0)
+QWEN3_30B_A3B = Experts(128, 8, 768, "softmax", min_weight_sum=0.0)
 """Of each layer, beside a hidden size of 2,048."""
 
 

@@ -69,7 +69,7 @@ def test_flex_attention_that_fails_is_one_line_and_is_not_tried_again(device):
 
 
 def test_the_traffic_of_experts_is_that_of_the_chosen():
-    mixture = Mixture(Experts(6, 2, 8, "softmax", least_sum=0.0), 16, torch.device("cpu"))
+    mixture = Mixture(Experts(6, 2, 8, "softmax", min_weight_sum=0.0), 16, torch.device("cpu"))
     logits = torch.tensor([[9.0, 8, 0, 0, 0, 0], [0, 9, 0, 8, 0, 0]])
     assert mixture.num_bytes([logits, logits[:1]]) == 2.5 * 2 * 3 * 8 * 16
     assert mixture.num_operations(3) == 2 * 3 * 2 * 3 * 8 * 16

@@ -49,15 +49,15 @@ MIXTURES = {
     "a gated shared expert": Experts(*(6, 2, 40, "softmax"), shared=Mlp(72), shared_is_gated=True),
     "experts with norms of their own, by gelu, factors": Experts(
         *(6, 2, 40, "softmax", "gelu_tanh"),
-        least_sum=0.0,
+        min_weight_sum=0.0,
         has_factors=True,
         shared=Mlp(96, "gelu_tanh"),
-        own_norm=RmsNorm(1e-6),
+        separate_norm=RmsNorm(1e-6),
     ),
     "experts without gates, a bias of the choice": Experts(
         *(6, 2, 40, "sigmoid", "relu2"),
         gated=False,
-        least_sum=1e-12,
+        min_weight_sum=1e-12,
         multiplier=2.5,
         has_choice_bias=True,
         shared=Mlp(72, "relu2", gated=False),

@@ -141,9 +141,9 @@ def conv(dtype, channels, taps, *, bias=False, gates=False, has_silu=False):
     return Case(dtype, widths, channels, (taps - 1, channels), call)
 
 
-def delta(dtype, key_dim, value_dim, *, num_key_heads=2, most_share=1.0, in_turn=False):
+def delta(dtype, key_dim, value_dim, *, num_key_heads=2, max_beta=1.0, interleaved_heads=False):
     numbers = [0.1 * random(4).exp(), random(4, seed=1), random(value_dim, seed=2)]
-    rules = DeltaRules(*map(guarded, numbers), 1e-6, most_share, in_turn)
+    rules = DeltaRules(*map(guarded, numbers), 1e-6, max_beta, interleaved_heads)
 
     def call(kernels, inputs, state, rows, out):
         kernels.gated_delta(*inputs, rules, state, rows, out)
@@ -169,7 +169,7 @@ CASES = {
     "convolution": lambda: conv(F16, 1040, 4, has_silu=True),
     "convolution of eight tokens": lambda: conv(BF16, 16, 8, bias=True, has_silu=True),
     "delta": lambda: delta(BF16, 24, 48),
-    "delta, heads in turn": lambda: delta(F16, 20, 16, in_turn=True, most_share=2.0),
+    "delta, heads in turn": lambda: delta(F16, 20, 16, interleaved_heads=True, max_beta=2.0),
     "delta of long keys": lambda: delta(F16, 136, 16, num_key_heads=1),
     "scan": lambda: scan(BF16, 20, 48, 2),
     "scan of a large state": lambda: scan(F16, 136, 16, 1),

@@ -8,7 +8,7 @@ from chairlift.api.errors import EngineState, ModelError, Reason
 from chairlift.api.types import Accepted, Failed, Finished, FinishReason, Request, Tokens
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
-from chairlift.engine.handle import Handle
+from chairlift.engine.submitted_request import SubmittedRequest
 
 from tests.engine.drive import Panic, assert_empty, end, greedy, run, token_ids
 from tests.engine.tiny_model import prompts
@@ -23,8 +23,8 @@ class Mailbox:
         self.events = {}
         self._changed = asyncio.Event()
 
-    def keep(self, handle, event):
-        self.events.setdefault(handle, []).append(event)
+    def keep(self, request, event):
+        self.events.setdefault(request, []).append(event)
         self._changed.set()
 
     async def until(self, condition):
@@ -32,14 +32,14 @@ class Mailbox:
             self._changed.clear()
             await self._changed.wait()
 
-    async def ends(self, handle):
+    async def ends(self, request):
         await self.until(
-            lambda seen: seen.get(handle) and isinstance(seen[handle][-1], Finished | Failed)
+            lambda seen: seen.get(request) and isinstance(seen[request][-1], Finished | Failed)
         )
-        return end(self.events[handle])
+        return end(self.events[request])
 
 
-class Kept(Handle):
+class Kept(SubmittedRequest):
     """A request whose events a mailbox keeps."""
 
     def __init__(self, prepared, mailbox):
@@ -95,9 +95,9 @@ async def engine(start):
 
 
 def submit(engine, request, mailbox):
-    handle = Kept(engine.engine.prepare(request), mailbox)
-    engine.submit(handle)
-    return handle
+    submitted = Kept(engine.engine.prepare(request), mailbox)
+    engine.submit(submitted)
+    return submitted
 
 
 async def test_interleaved_requests_get_the_tokens_of_the_synchronous_engine(engine, tiny):
@@ -117,35 +117,35 @@ async def test_interleaved_requests_get_the_tokens_of_the_synchronous_engine(eng
 
 async def test_each_request_gets_its_own_events(engine):
     mailbox = Mailbox()
-    handles = [submit(engine, greedy([i], 10, ignore_eos=True), mailbox) for i in range(1, 5)]
-    for handle in handles:
-        await mailbox.ends(handle)
-        assert {event.request_id for event in mailbox.events[handle]} == {handle.engine_id}
-        assert handle.ended
-    assert len({handle.name for handle in handles}) == 4
+    requests = [submit(engine, greedy([i], 10, ignore_eos=True), mailbox) for i in range(1, 5)]
+    for request in requests:
+        await mailbox.ends(request)
+        assert {event.request_id for event in mailbox.events[request]} == {request.engine_id}
+        assert request.ended
+    assert len({request.handle for request in requests}) == 4
 
 
 async def test_abort_before_the_request_is_accepted(engine):
     gate, mailbox = Gate(engine.engine), Mailbox()
     running = submit(engine, greedy([1], 3, ignore_eos=True), mailbox)
     await gate.reached()
-    handle = submit(engine, greedy([2], **LONG), mailbox)
-    engine.abort(handle)
-    engine.abort(handle)
+    request = submit(engine, greedy([2], **LONG), mailbox)
+    engine.abort(request)
+    engine.abort(request)
     gate.open()
-    finished = await mailbox.ends(handle)
+    finished = await mailbox.ends(request)
     assert finished.reason is FinishReason.CANCELLED
-    assert [type(event) for event in mailbox.events[handle]] == [Accepted, Finished]
+    assert [type(event) for event in mailbox.events[request]] == [Accepted, Finished]
     assert (await mailbox.ends(running)).reason is FinishReason.LENGTH
-    engine.abort(handle)
+    engine.abort(request)
 
 
 async def test_abort_while_it_runs(engine):
     mailbox = Mailbox()
-    handle = submit(engine, greedy([1], **LONG), mailbox)
-    await mailbox.until(lambda seen: any(isinstance(e, Tokens) for e in seen.get(handle, [])))
-    engine.abort(handle)
-    assert (await mailbox.ends(handle)).reason is FinishReason.CANCELLED
+    request = submit(engine, greedy([1], **LONG), mailbox)
+    await mailbox.until(lambda seen: any(isinstance(e, Tokens) for e in seen.get(request, [])))
+    engine.abort(request)
+    assert (await mailbox.ends(request)).reason is FinishReason.CANCELLED
 
 
 async def test_closing_the_iterator_cancels_the_request(engine):
@@ -166,9 +166,9 @@ async def test_refusals_arrive_as_failed(start):
     first = submit(engine, greedy([1], 3), mailbox)
     await gate.reached()
     others = [submit(engine, greedy([2], 3), mailbox) for _ in range(4)]
-    assert all(handle.engine_id is None for handle in others)
+    assert all(request.engine_id is None for request in others)
     gate.open()
-    ends = [await mailbox.ends(handle) for handle in others]
+    ends = [await mailbox.ends(request) for request in others]
     assert [getattr(e, "reason", None) for e in ends].count(Reason.QUEUE_FULL) == 3
     assert isinstance(await mailbox.ends(first), Finished)
 
@@ -179,11 +179,11 @@ async def test_a_full_queue_refuses_while_a_step_runs(start):
     first = submit(engine, greedy([1], 3), mailbox)
     await gate.reached()
     others = [submit(engine, greedy([2], 3), mailbox) for _ in range(4)]
-    ends = [await mailbox.ends(handle) for handle in others[2:]]
+    ends = [await mailbox.ends(request) for request in others[2:]]
     assert [end.reason for end in ends] == [Reason.QUEUE_FULL] * 2
     gate.open()
-    for handle in (first, *others[:2]):
-        assert isinstance(await mailbox.ends(handle), Finished)
+    for request in (first, *others[:2]):
+        assert isinstance(await mailbox.ends(request), Finished)
     # The queue is empty again.
     assert isinstance(await mailbox.ends(submit(engine, greedy([2], 3), mailbox)), Finished)
 
@@ -207,17 +207,17 @@ async def test_stop_lets_running_requests_finish_and_fails_the_queued(start):
 
 async def test_stop_without_grace_ends_everybody(engine):
     mailbox = Mailbox()
-    handles = [submit(engine, greedy([i], **LONG), mailbox) for i in range(1, 9)]
+    requests = [submit(engine, greedy([i], **LONG), mailbox) for i in range(1, 9)]
     await mailbox.until(lambda seen: len(seen) == 8)
     await engine.stop()
-    assert {end(mailbox.events[handle]).reason for handle in handles} == {Reason.DRAINING}
+    assert {end(mailbox.events[request]).reason for request in requests} == {Reason.DRAINING}
     assert_empty(engine.engine)
     await engine.stop()
 
 
 async def test_a_dead_engine_ends_every_request(engine):
     gate, mailbox = Gate(engine.engine), Mailbox()
-    handles = [submit(engine, greedy([i], **LONG), mailbox) for i in range(1, 9)]
+    requests = [submit(engine, greedy([i], **LONG), mailbox) for i in range(1, 9)]
     await gate.reached()
 
     class Broken:
@@ -226,7 +226,7 @@ async def test_a_dead_engine_ends_every_request(engine):
 
     engine.engine.stepper.core.scheduler = Broken()
     gate.open()
-    ends = [await mailbox.ends(handle) for handle in handles]
+    ends = [await mailbox.ends(request) for request in requests]
     assert {e.reason for e in ends} == {Reason.ENGINE_DOWN}
     assert engine.state is EngineState.DEAD
     late = submit(engine, greedy([3], 3), mailbox)
@@ -257,7 +257,7 @@ async def test_a_failed_step_reaches_its_requests_alone(engine):
 
 async def test_a_request_whose_owner_raises_is_aborted_alone(engine):
     class Faulty:
-        def keep(self, handle, event):
+        def keep(self, request, event):
             raise ValueError
 
     mailbox = Mailbox()
@@ -289,23 +289,23 @@ async def test_an_idle_engine_rests(start):
 async def test_flush_lets_a_partial_batch_run(start):
     engine = await start(batching="static", batch_timeout_s=3600)
     mailbox = Mailbox()
-    handle = submit(engine, greedy([1], 3), mailbox)
+    request = submit(engine, greedy([1], 3), mailbox)
     engine.flush()
-    assert isinstance(await mailbox.ends(handle), Finished)
+    assert isinstance(await mailbox.ends(request), Finished)
 
 
 async def test_steps_can_be_watched(engine):
     records, mailbox = [], Mailbox()
     end_watching = engine.deliveries.watch_steps(records.append)
-    handle = submit(engine, greedy([7] * 40, 3, ignore_eos=True), mailbox)
-    await mailbox.ends(handle)
+    request = submit(engine, greedy([7] * 40, 3, ignore_eos=True), mailbox)
+    await mailbox.ends(request)
     end_watching()
     await mailbox.ends(submit(engine, greedy([1], 3), mailbox))
     assert [rows for record in records for rows in record.rows] == [
-        (0, handle.engine_id, 32, False),
-        (0, handle.engine_id, 8, True),
-        (0, handle.engine_id, 1, True),
-        (0, handle.engine_id, 1, True),
+        (0, request.engine_id, 32, False),
+        (0, request.engine_id, 8, True),
+        (0, request.engine_id, 1, True),
+        (0, request.engine_id, 1, True),
     ]
     assert engine.progress.num_steps > len(records)
     assert engine.load().num_running == 0
@@ -313,10 +313,10 @@ async def test_steps_can_be_watched(engine):
 
 async def test_requests_before_the_start_are_refused(tiny, make_engine):
     engine, mailbox = AsyncEngine(tiny.folder), Mailbox()
-    handle = Kept(make_engine().prepare(greedy([1])), mailbox)
-    engine.submit(handle)
-    engine.abort(handle)
-    assert (await mailbox.ends(handle)).reason is Reason.STARTING
+    request = Kept(make_engine().prepare(greedy([1])), mailbox)
+    engine.submit(request)
+    engine.abort(request)
+    assert (await mailbox.ends(request)).reason is Reason.STARTING
     await engine.stop()
 
 
@@ -331,15 +331,15 @@ async def test_a_model_that_is_missing_is_told(tmp_path):
 async def test_random_aborts_leave_nothing(start):
     engine = await start(max_queued_requests=2000)
     mailbox = Mailbox()
-    handles = []
+    requests = []
     for i in range(150):
-        handles.append(submit(engine, greedy(prompts()[i % 8], 20), mailbox))
+        requests.append(submit(engine, greedy(prompts()[i % 8], 20), mailbox))
         if i % 3 == 0:
-            engine.abort(handles[(i * 7919) % len(handles)])
+            engine.abort(requests[(i * 7919) % len(requests)])
         if i % 5 == 0:
             await asyncio.sleep(0)
-    for handle in handles:
-        await mailbox.ends(handle)
+    for request in requests:
+        await mailbox.ends(request)
     assert all(isinstance(end(events), Finished) for events in mailbox.events.values())
     await engine.stop()
     assert_empty(engine.engine)

@@ -6,7 +6,7 @@ import pytest
 from chairlift.api.errors import Reason, RequestError
 from chairlift.api.types import Accepted, Change, Finished, FinishReason, Schedule, Stopping
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.handle import Mailbox
+from chairlift.engine.submitted_request import Mailbox
 
 from tests.engine.drive import assert_empty, drain, end, greedy, run, text, token_ids
 from tests.engine.tiny_model import prompts

@@ -7,7 +7,7 @@ import pytest
 from chairlift.api.errors import Reason, RequestError
 from chairlift.api.types import Accepted, Change, RequestState, WaitCause
 from chairlift.engine.async_engine import AsyncEngine
-from chairlift.engine.handle import Mailbox
+from chairlift.engine.submitted_request import Mailbox
 
 from tests.engine.drive import drain, end, greedy
 

@@ -41,23 +41,23 @@ def conv_twin(x, weight, bias):
     return F.silu(F.conv1d(padded, weight.T[:, None], bias, groups=x.shape[1])).T
 
 
-def delta_twin(qkv, gate, b_a, rules):
+def delta_twin(qkv, gate, beta_alpha, rules):
     """Compute the gated delta rule of one row, token by token."""
     query, key, value = qkv.float().split([KEY_HEADS * KEY, KEY_HEADS * KEY, HEADS * VALUE], 1)
     order = torch.arange(HEADS)
-    order = order % KEY_HEADS if rules.in_turn else order // (HEADS // KEY_HEADS)
+    order = order % KEY_HEADS if rules.interleaved_heads else order // (HEADS // KEY_HEADS)
     query, key = (part.view(-1, KEY_HEADS, KEY)[:, order] for part in (query, key))
     query, key = (
         part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (query, key)
     )
     value = value.view(-1, HEADS, VALUE)
-    b, a = b_a.float().split(HEADS, 1)
+    b, a = beta_alpha.float().split(HEADS, 1)
     decay = torch.exp(-rules.rate * F.softplus(a + rules.dt_bias))
     state, out = torch.zeros(HEADS, KEY, VALUE), []
     for token in range(len(qkv)):
         state = state * decay[token, :, None, None]
         recalled = torch.einsum("hkv,hk->hv", state, key[token])
-        share = rules.most_share * b[token].sigmoid()
+        share = rules.max_beta * b[token].sigmoid()
         correction = (value[token] - recalled) * share[:, None]
         state = state + torch.einsum("hk,hv->hkv", key[token], correction)
         out.append(torch.einsum("hkv,hk->hv", state, query[token]) / KEY**0.5)
@@ -83,20 +83,20 @@ def test_a_convolution_equals_its_twin(dtype):
 
 
 @every_dtype
-@pytest.mark.parametrize(("most_share", "in_turn"), [(1.0, False), (2.0, True)])
-def test_the_delta_rule_equals_its_twin(dtype, most_share, in_turn):
+@pytest.mark.parametrize(("max_beta", "interleaved_heads"), [(1.0, False), (2.0, True)])
+def test_the_delta_rule_equals_its_twin(dtype, max_beta, interleaved_heads):
     num_tokens = sum(LENGTHS.values())
-    qkv, gate, b_a = (
+    qkv, gate, beta_alpha = (
         random(num_tokens, width, seed=width).to(dtype)
         for width in (CHANNELS, HEADS * VALUE, 2 * HEADS)
     )
     numbers = 0.1 * random(HEADS).exp(), random(HEADS, seed=1), random(VALUE, seed=2)
-    rules = DeltaRules(*numbers, EPS, most_share, in_turn)
+    rules = DeltaRules(*numbers, EPS, max_beta, interleaved_heads)
     state = torch.full((4, HEADS, KEY, VALUE), torch.nan)
     out = torch.empty_like(gate)
     rows = batch(LENGTHS, list(LENGTHS.values()))
-    cpu.gated_delta(qkv, gate, b_a, rules, state, rows, out)
-    inputs = (part.split(list(LENGTHS.values())) for part in (qkv, gate, b_a, out))
+    cpu.gated_delta(qkv, gate, beta_alpha, rules, state, rows, out)
+    inputs = (part.split(list(LENGTHS.values())) for part in (qkv, gate, beta_alpha, out))
     for *part, got in zip(*inputs, strict=True):
         expected = delta_twin(*part, rules).to(dtype)
         torch.testing.assert_close(

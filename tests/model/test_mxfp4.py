@@ -76,8 +76,8 @@ def test_kept_blocks_hold_the_weights_that_transformers_dequantizes(saved):
     names = [
         f"{EXPERTS}.{n}.{part}.weight" for n in range(6) for part in ("gate_up_proj", "down_proj")
     ]
-    assert set(names) < set(config.block_types)
-    assert set(config.block_types.values()) == {"MXFP4"}
+    assert set(names) < set(config.quant_types)
+    assert set(config.quant_types.values()) == {"MXFP4"}
     assert config.stored_format == "mxfp4"
     with ExitStack() as files:
         tensors = Checkpoint.open(folder, files, config.scheme, config.names).tensors

@@ -107,7 +107,7 @@ def test_kept_blocks_hold_the_weights(saved, case):
     state = reference.state_dict()
     kept = CASES[case].block_type
     expected = [name for name in state if kept and is_projection(name.removesuffix(".weight"))]
-    assert dict(config.block_types) == dict.fromkeys(expected, kept)
+    assert dict(config.quant_types) == dict.fromkeys(expected, kept)
     with ExitStack() as files:
         tensors = Checkpoint.open(folder, files, config.scheme).tensors
         for name in expected:

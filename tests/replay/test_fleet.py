@@ -143,10 +143,10 @@ def hit_rate(trace: Trace, routing: Routing) -> tuple[float, float]:
 
 def test_prefixes_are_found_far_more_often_than_in_turn_and_the_load_is_even() -> None:
     trace = conversations(num_requests=1500)
-    in_turn, _ = hit_rate(trace, Routing.ROUND_ROBIN)
+    round_robin, _ = hit_rate(trace, Routing.ROUND_ROBIN)
     for routing in (Routing.PREFIX, Routing.BOTH):
         found, imbalance = hit_rate(trace, routing)
-        assert found > 2 * in_turn, routing
+        assert found > 2 * round_robin, routing
         assert imbalance < 1.2, routing
 
 

@@ -8,7 +8,7 @@ from chairlift.api.config import engine_config
 from chairlift.api.errors import ConfigError, Reason, RequestError
 from chairlift.client import connect_async
 from chairlift.server.app.server import Server, ServerConfig
-from chairlift.server.security import reloaded
+from chairlift.server.security import reloading_file
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import server_pb2
 from google.protobuf import descriptor_pool
@@ -146,13 +146,13 @@ async def test_a_token_file_that_is_deleted_or_emptied_withdraws_its_tokens(
     async with serve(server=guarded) as server:
         before = token_file.read_text()
         # A program that replaces the file may need so long.
-        monkeypatch.setattr(reloaded, "GRACE_S", 3600.0)
+        monkeypatch.setattr(reloading_file, "GRACE_S", 3600.0)
         token_file.unlink()
         if text is not None:
             token_file.touch(0o600)
             token_file.write_text(text)
         assert await code() is grpc.StatusCode.OK
-        monkeypatch.setattr(reloaded, "GRACE_S", 0.0)
+        monkeypatch.setattr(reloading_file, "GRACE_S", 0.0)
         assert await code() is grpc.StatusCode.UNAUTHENTICATED
         assert await server.health() == "SERVING"
         token_file.touch(0o600)
@@ -163,7 +163,7 @@ async def test_a_token_file_that_is_deleted_or_emptied_withdraws_its_tokens(
 async def test_a_wrong_line_leaves_the_old_tokens_until_it_is_mended(
     serve, guarded, token_file, monkeypatch, caplog
 ):
-    monkeypatch.setattr(reloaded, "GRACE_S", 0.0)
+    monkeypatch.setattr(reloading_file, "GRACE_S", 0.0)
     async with serve(server=guarded) as server:
         request = server_pb2.GetServerInfoRequest()
         token_file.write_text(f"eve:eve-0123456789abcdef\nann:{ANN}\nwrong\n")

@@ -12,13 +12,13 @@ from chairlift import _core
 from chairlift.core.events import SampledLogprobs
 from chairlift.core.new_request import NewRequest
 from chairlift.server.calls.outbox import CAPACITY, MAX_TOKEN_BYTES, Outboxes
-from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.convert.messages import DeliveryOptions
 from chairlift.v1 import generation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
 VOCAB = 300
-ALL = OutputOptions(text=True, token_ids=True, logprobs=True, timeline=False, interval=1)
+ALL = DeliveryOptions(text=True, token_ids=True, logprobs=True, timeline=False, interval=1)
 
 
 class Engine:
@@ -112,7 +112,7 @@ async def test_waiting_tokens_come_before_the_end():
 async def test_kept_tokens_of_an_interval_are_no_reason_to_write():
     outboxes, engine = Outboxes(), Engine(1)
     with outboxes.open() as outbox:
-        accept(outbox, engine, OutputOptions(True, True, False, False, interval=3))
+        accept(outbox, engine, DeliveryOptions(True, True, False, False, interval=3))
         read(outbox)
         for number in range(6):
             outboxes.post(engine.step(number))
@@ -251,7 +251,7 @@ class Scenario:
 @given(operations=OPERATIONS, text=st.booleans(), token_ids=st.booleans(), logprobs=st.booleans())
 async def test_what_is_read_is_what_was_produced(operations, text, token_ids, logprobs, interval):
     outboxes, engine = Outboxes(), Engine(4)
-    output = OutputOptions(text, token_ids, logprobs, timeline=False, interval=interval)
+    output = DeliveryOptions(text, token_ids, logprobs, timeline=False, interval=interval)
     with outboxes.open() as outbox:
         accept(outbox, engine, output)
         scenarios = {f"r{i}": Scenario(outbox, r, f"r{i}") for i, r in enumerate(engine.requests)}

@@ -2,7 +2,7 @@
 
 import pytest
 from chairlift.api.errors import Reason, RequestError
-from chairlift.server.limits.shares import Room, Shares, holders_of
+from chairlift.server.limits.shares import Capacity, Shares, holders_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ def test_a_tenant_with_many_connections_has_one_share():
 
 def test_what_is_held_elsewhere_is_not_taken_from_a_share():
     free = 8
-    shares = Shares("requests", 0, lambda _held: Room(8, free, elsewhere=4))
+    shares = Shares("requests", 0, lambda _held: Capacity(8, free, max_running=4))
     assert len(fill(shares, ("connection", "a"))[0]) == 4 + 24
     free = 0
     # A full resource refuses by itself, and knows why.

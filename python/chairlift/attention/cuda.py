@@ -51,10 +51,10 @@ class WorkLimits(NamedTuple):
             queries_per_kv_head: Query heads that read one KV head of a layer.
         """
         of_long_row = max(_MANY_SPLITS, -(-max_context_len // _SPLIT_LEN))
-        most = max_num_seqs * min(-(-max_context_len // _MIN_SPLIT), of_long_row)
-        likely = num_pool_tokens // _MIN_SPLIT + 2 * max_num_seqs
+        max_splits = max_num_seqs * min(-(-max_context_len // _MIN_SPLIT), of_long_row)
+        likely_splits = num_pool_tokens // _MIN_SPLIT + 2 * max_num_seqs
         tiles = -(-max_num_batched_tokens * queries_per_kv_head // min(TILE_ROWS)) + max_num_seqs
-        return cls(_SPLIT_LEN, num_kv_heads * min(most, likely), num_kv_heads * tiles)
+        return cls(_SPLIT_LEN, num_kv_heads * min(max_splits, likely_splits), num_kv_heads * tiles)
 
     def at_least(self, other: "WorkLimits") -> "WorkLimits":
         """Return the limits that hold the work of both."""

@@ -22,14 +22,14 @@ class OtherWork:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._busy = _busy_s()
-        self._own = _own_s()
+        self._process = _process_s()
 
     def cores(self) -> float | None:
         """Return the cores that others used on average; None where the system does not say."""
         busy, elapsed = _busy_s(), time.monotonic() - self._started
         if busy is None or self._busy is None or elapsed <= 0:
             return None
-        return max(0.0, busy - self._busy - (_own_s() - self._own)) / elapsed
+        return max(0.0, busy - self._busy - (_process_s() - self._process)) / elapsed
 
 
 def _busy_s() -> float | None:
@@ -47,6 +47,6 @@ def _busy_s() -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _own_s() -> float:
+def _process_s() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

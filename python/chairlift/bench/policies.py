@@ -110,12 +110,12 @@ class Case:
         Args:
             common: Settings of all runs of the comparison.
         """
-        own = asdict(self.policy) | {
+        settings = asdict(self.policy) | {
             "rows": self.policy.rows(self.rows),
             "rate_per_s": str(self.rate_per_s),
             "repeat": self.repeat,
         }
-        text = json.dumps([SCHEMA, own, common], sort_keys=True, default=str)
+        text = json.dumps([SCHEMA, settings, common], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -248,8 +248,8 @@ def measure_quality(
                 part = slice(start, min(start + _ROWS, len(targets)))
                 pairs = zip(models, states, strict=True)
                 log_probs = [each.log_probs(hidden[part]) for each, hidden in pairs]
-                for sum_, own in zip(sums, log_probs, strict=True):
-                    sum_.add(own, targets[part])
+                for sum_, scores in zip(sums, log_probs, strict=True):
+                    sum_.add(scores, targets[part])
                 if reference is not None:
                     sums[0].compare(*log_probs)
     return [

@@ -10,7 +10,7 @@ from chairlift.cli.report import Json, Result, report
 from chairlift.cli.values import format_size
 
 if TYPE_CHECKING:
-    from chairlift.engine.loading.available import Found
+    from chairlift.engine.loading.available import ModelListing
 
 
 def models(
@@ -48,7 +48,7 @@ def _rows(folder: Path | None) -> Iterator[Result]:
         }
 
 
-def _found(folder: Path | None) -> "Iterator[Found]":
+def _found(folder: Path | None) -> "Iterator[ModelListing]":
     from chairlift.engine.loading.available import cached_models, models_in, packaged_models
 
     # A wrong folder is an error before anything is printed.

@@ -1,4 +1,4 @@
-"""The engine behind an asyncio event loop: submit, abort, and events that arrive at handles.
+"""The engine behind an asyncio event loop: submit, abort, and events that arrive at their requests.
 
 One thread runs the engine (`loop.py`); everything here runs on the event loop. A step's events
 reach the event loop in one call, and become Python objects only there.
@@ -20,7 +20,6 @@ from chairlift.core.tenant_view import TenantView
 from chairlift.engine.adapter_changes import AdapterChanges
 from chairlift.engine.deliveries import Deliveries
 from chairlift.engine.engine import Engine
-from chairlift.engine.handle import Handle, Mailbox
 from chairlift.engine.leaks import has_leaked
 from chairlift.engine.loading.load import load_model
 from chairlift.engine.loading.loaded import OnProgress
@@ -28,6 +27,7 @@ from chairlift.engine.loop import EngineLoop, LoopProgress
 from chairlift.engine.open_requests import OpenRequests
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 from chairlift.engine.prepare.text_queue import TextQueue, caller, is_short, size_of
+from chairlift.engine.submitted_request import Mailbox, SubmittedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -116,9 +116,9 @@ class AsyncEngine:
         return self._running().num_waiting
 
     @property
-    def silence_s(self) -> float:
-        """Seconds that the engine thread has been in one forward pass, or stuck; for any thread."""
-        return self._running().silence_s
+    def heartbeat_age_s(self) -> float:
+        """Seconds since the last heartbeat of the engine's thread; for any thread."""
+        return self._running().heartbeat_age_s
 
     async def start(self) -> None:
         """Load the model on a worker thread and start to serve.
@@ -180,8 +180,8 @@ class AsyncEngine:
             thread.put(lambda engine: engine.abort_waiting(Reason.DRAINING))
             if grace_s > 0:
                 await self._wait_for_all(grace_s)
-            for handle in self._requests.all():
-                _abort(thread, handle, Reason.DRAINING)
+            for request in self._requests.all():
+                _abort(thread, request, Reason.DRAINING)
             await self._wait_for_all(JOIN_TIMEOUT_S)
         thread.stop()
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
@@ -220,82 +220,82 @@ class AsyncEngine:
             within_s=within_s,
         )
 
-    def submit(self, handle: Handle) -> None:
+    def submit(self, request: SubmittedRequest) -> None:
         """Hand a request to the engine.
 
-        The first event that arrives at the handle is `Accepted`, or `Failed` for a request that is
+        The first event that the request gets is `Accepted`, or `Failed` for a request that is
         refused; the last is `Finished` or `Failed`. None arrives before this returns.
         """
-        self._requests.add(handle)
+        self._requests.add(request)
         reason = self._refusal()
         if reason is None:
-            self._running().put(handle)
+            self._running().put(request)
         else:
-            asyncio.get_running_loop().call_soon(self._requests.fail, [handle], reason)
+            asyncio.get_running_loop().call_soon(self._requests.fail, [request], reason)
 
-    def abort(self, handle: Handle) -> None:
+    def abort(self, request: SubmittedRequest) -> None:
         """End a request in whatever state it is; no effect on one that has ended."""
-        if not handle.ended and not handle.aborted and self._thread is not None:
-            handle.aborted = True
-            _abort(self._thread, handle, "cancelled")
+        if not request.ended and not request.aborted and self._thread is not None:
+            request.aborted = True
+            _abort(self._thread, request, "cancelled")
 
-    async def update(self, handle: Handle, change: Change, connection: str = "") -> None:
+    async def update(self, request: SubmittedRequest, change: Change, connection: str = "") -> None:
         """Change a request as `change` does; patterns do not hold up the event loop.
 
         Args:
-            handle: Handle of the request.
+            request: The request to change.
             change: What the client wrote.
             connection: The client's; see `prepare`.
 
         Raises:
             RequestError: See `change` and `TextQueue.run`; nothing has changed.
         """
-        preparer, num_prompt_tokens = self.engine.preparer, len(handle.prepared.prompt)
+        preparer, num_prompt_tokens = self.engine.preparer, len(request.prepared.prompt)
         size = preparer.patterns_size(change)
         if not size:
-            self.change(handle, change)
+            self.change(request, change)
             return
         prepared = await self.texts.run(
             lambda: preparer.prepare_change(change, num_prompt_tokens),
-            tenant=caller(handle.prepared.tenant, connection),
+            tenant=caller(request.prepared.tenant, connection),
             size=size,
         )
-        self._change(handle, prepared)
+        self._change(request, prepared)
 
-    def change(self, handle: Handle, change: Change) -> None:
+    def change(self, request: SubmittedRequest, change: Change) -> None:
         """Change a request from its next step on; no effect on one that has ended.
 
         Raises:
             RequestError: With the path of the first field that is wrong; nothing has changed.
         """
-        num_prompt_tokens = len(handle.prepared.prompt)
-        self._change(handle, self.engine.preparer.prepare_change(change, num_prompt_tokens))
+        num_prompt_tokens = len(request.prepared.prompt)
+        self._change(request, self.engine.preparer.prepare_change(change, num_prompt_tokens))
 
-    def _change(self, handle: Handle, prepared: PreparedChange) -> None:
-        if not handle.ended and not handle.aborted and self._thread is not None:
+    def _change(self, request: SubmittedRequest, prepared: PreparedChange) -> None:
+        if not request.ended and not request.aborted and self._thread is not None:
             self._thread.put(
                 lambda engine: (
-                    handle.engine_id is not None and engine.change(handle.engine_id, prepared)
+                    request.engine_id is not None and engine.change(request.engine_id, prepared)
                 )
             )
 
-    def pause(self, handle: Handle) -> None:
+    def pause(self, request: SubmittedRequest) -> None:
         """Suspend a request after the current step; it keeps row and blocks while it can."""
-        self.change(handle, _PAUSE)
+        self.change(request, _PAUSE)
 
-    def resume(self, handle: Handle) -> None:
+    def resume(self, request: SubmittedRequest) -> None:
         """Let a paused request go on."""
-        self.change(handle, _RESUME)
+        self.change(request, _RESUME)
 
-    async def explain(self, handles: Sequence[Handle]) -> list[Waiting | None]:
-        """Return why requests wait, one answer per handle; None for one that has ended.
+    async def explain(self, requests: Sequence[SubmittedRequest]) -> list[Waiting | None]:
+        """Return why requests wait, one answer per request; None for one that has ended.
 
         Raises:
             RequestError: ENGINE_BUSY: the engine thread does not answer in time.
         """
 
         def explain(engine: Engine) -> list[Waiting | None]:
-            ids = [handle.engine_id for handle in handles]
+            ids = [request.engine_id for request in requests]
             return [None if number is None else engine.explain(number) for number in ids]
 
         return await self._ask(explain)
@@ -369,10 +369,10 @@ def _not_started() -> RuntimeError:
     return RuntimeError("the engine has not started: await start() first")
 
 
-def _abort(thread: EngineLoop, handle: Handle, reason: str) -> None:
+def _abort(thread: EngineLoop, request: SubmittedRequest, reason: str) -> None:
     def abort(engine: Engine) -> None:
         # Without an id the request was refused: commands run in the order they were posted.
-        if handle.engine_id is not None:
-            engine.abort(handle.engine_id, reason)
+        if request.engine_id is not None:
+            engine.abort(request.engine_id, reason)
 
     thread.put(abort)

@@ -18,8 +18,8 @@ from chairlift import _core
 from chairlift.api.errors import EngineDownError, RequestError
 from chairlift.api.types import Accepted
 from chairlift.engine.engine import Engine
-from chairlift.engine.handle import Handle
 from chairlift.engine.step import StepOutput
+from chairlift.engine.submitted_request import SubmittedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ _MAX_UNDELIVERED = 64
 _NS = 1e-9
 
 
-Answer = tuple[Handle, Accepted | RequestError]
+Answer = tuple[SubmittedRequest, Accepted | RequestError]
 """The engine's answer to a request that was submitted."""
 
-Command = Handle | Callable[[Engine], object]
+Command = SubmittedRequest | Callable[[Engine], object]
 """A request to queue, or a function to run between two steps."""
 
 Result = TypeVar("Result")
@@ -115,7 +115,7 @@ class EngineLoop:
 
         The next delivery holds the answer to a request.
         """
-        self._num_submitted += isinstance(command, Handle)
+        self._num_submitted += isinstance(command, SubmittedRequest)
         with self._condition:
             self._commands.append(command)
             self._condition.notify()
@@ -160,8 +160,8 @@ class EngineLoop:
         return self.engine.stepper.num_waiting + self._num_submitted - self._num_taken
 
     @property
-    def silence_s(self) -> float:
-        """Seconds since the thread was last seen to go on; 0 when it has ended."""
+    def heartbeat_age_s(self) -> float:
+        """Seconds since the last heartbeat of the thread; 0 when it has ended."""
         if not self._thread.is_alive():
             return 0.0
         return (self.engine.clock() - self.engine.stepper.alive_ns) * _NS
@@ -188,7 +188,7 @@ class EngineLoop:
             del self._commands[: self._max_commands]
         answers: list[Answer] = []
         for command in commands:
-            if isinstance(command, Handle):
+            if isinstance(command, SubmittedRequest):
                 answers.append((command, self._enqueue(command)))
             else:
                 command(self.engine)
@@ -200,14 +200,14 @@ class EngineLoop:
         if output.record is None:
             self._rest()
 
-    def _enqueue(self, handle: Handle) -> Accepted | RequestError:
+    def _enqueue(self, request: SubmittedRequest) -> Accepted | RequestError:
         self._num_taken += 1
         try:
-            accepted = self.engine.enqueue(handle.prepared)
+            accepted = self.engine.enqueue(request.prepared)
         except RequestError as error:
-            logger.debug("request %s refused: %s", handle.name, error.reason)
+            logger.debug("request %s refused: %s", request.handle, error.reason)
             return error
-        handle.engine_id = accepted.request_id
+        request.engine_id = accepted.request_id
         return accepted
 
     def _note(self, output: StepOutput) -> None:

@@ -9,8 +9,8 @@ from chairlift import _core
 from chairlift.api.errors import Reason, RequestError
 from chairlift.api.types import Accepted, Event
 from chairlift.core.events import CoreEvent, failed, refused, to_event
-from chairlift.engine.handle import Handle, is_last
 from chairlift.engine.step import StepOutput
+from chairlift.engine.submitted_request import SubmittedRequest, is_last
 
 logger = logging.getLogger(__name__)
 
@@ -25,33 +25,33 @@ class Router(Protocol):
 class OpenRequests:
     """The requests that have not ended; each ends once, whatever the engine does.
 
-    A handle is submitted until the engine has answered, then live until its end.
+    A request is submitted until the engine has answered, then live until its end.
     """
 
-    def __init__(self, abort: Callable[[Handle], None]) -> None:
+    def __init__(self, abort: Callable[[SubmittedRequest], None]) -> None:
         """Start without requests.
 
         Args:
             abort: Called for each request whose owner raised on an event.
         """
         self.router: Router | None = None
-        """Delivers a part of each step's events; handles receive the rest."""
+        """Delivers a part of each step's events; requests receive the rest."""
         self._abort = abort
-        self._submitted: set[Handle] = set()
-        self._live: dict[int, Handle] = {}
+        self._submitted: set[SubmittedRequest] = set()
+        self._live: dict[int, SubmittedRequest] = {}
         self._all_ended = asyncio.Event()
         self._all_ended.set()
 
     def __len__(self) -> int:
         return len(self._submitted) + len(self._live)
 
-    def all(self) -> list[Handle]:
+    def all(self) -> list[SubmittedRequest]:
         """Return all requests that have not ended."""
         return [*self._submitted, *self._live.values()]
 
-    def add(self, handle: Handle) -> None:
+    def add(self, request: SubmittedRequest) -> None:
         """Enter a request that is submitted."""
-        self._submitted.add(handle)
+        self._submitted.add(request)
         self._all_ended.clear()
 
     async def wait_until_ended(self) -> None:
@@ -59,11 +59,13 @@ class OpenRequests:
         await self._all_ended.wait()
 
     def receive(
-        self, answers: Iterable[tuple[Handle, Accepted | RequestError]], output: StepOutput
+        self,
+        answers: Iterable[tuple[SubmittedRequest, Accepted | RequestError]],
+        output: StepOutput,
     ) -> None:
         """Deliver the engine's answers to submitted requests, and the events of a step."""
-        for handle, answer in answers:
-            self._take_answer(handle, answer)
+        for request, answer in answers:
+            self._take_answer(request, answer)
         # After the answers: a router knows a request from its `Accepted` on.
         for core_event in self._routed(output):
             live = self._live.get(core_event.request_id)
@@ -77,16 +79,16 @@ class OpenRequests:
             self._deliver(live, event)
         self._note_ends()
 
-    def fail(self, handles: Iterable[Handle], reason: Reason) -> None:
+    def fail(self, requests: Iterable[SubmittedRequest], reason: Reason) -> None:
         """End requests whatever the engine does with them."""
-        for handle in handles:
-            if handle.ended:
+        for request in requests:
+            if request.ended:
                 continue
-            handle.ended = True
-            self._submitted.discard(handle)
-            if handle.engine_id is not None:
-                self._live.pop(handle.engine_id, None)
-            self._deliver(handle, failed(handle.engine_id, reason))
+            request.ended = True
+            self._submitted.discard(request)
+            if request.engine_id is not None:
+                self._live.pop(request.engine_id, None)
+            self._deliver(request, failed(request.engine_id, reason))
         self._note_ends()
 
     def _routed(self, output: StepOutput) -> Iterable[CoreEvent]:
@@ -98,23 +100,23 @@ class OpenRequests:
             self._live[engine_id].on_first_token()
         return posted.rest
 
-    def _take_answer(self, handle: Handle, answer: Accepted | RequestError) -> None:
-        if handle.ended:
+    def _take_answer(self, request: SubmittedRequest, answer: Accepted | RequestError) -> None:
+        if request.ended:
             return
-        self._submitted.discard(handle)
+        self._submitted.discard(request)
         if isinstance(answer, RequestError):
-            handle.ended = True
-            self._deliver(handle, refused(answer))
+            request.ended = True
+            self._deliver(request, refused(answer))
         else:
-            self._live[answer.request_id] = handle
-            self._deliver(handle, answer)
+            self._live[answer.request_id] = request
+            self._deliver(request, answer)
 
-    def _deliver(self, handle: Handle, event: Event) -> None:
+    def _deliver(self, request: SubmittedRequest, event: Event) -> None:
         try:
-            handle.deliver(event)
+            request.deliver(event)
         except Exception:
             logger.exception("the owner of a request failed; the request is aborted")
-            self._abort(handle)
+            self._abort(request)
 
     def _note_ends(self) -> None:
         if not len(self):

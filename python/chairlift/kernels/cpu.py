@@ -125,7 +125,7 @@ class Experts:
             scores=rules.scores,
             activation=rules.activation,
             bias=choice_bias,
-            least_sum=rules.least_sum,
+            least_sum=rules.min_weight_sum,
             multiplier=rules.multiplier,
             gated=rules.gated,
             factors=factors,
@@ -213,7 +213,7 @@ def copy_states(state: Tensor, moves: Tensor) -> None:
 def gated_delta(
     qkv: Tensor,
     gate: Tensor,
-    b_a: Tensor,
+    beta_alpha: Tensor,
     rules: DeltaRules,
     state: Tensor,
     batch: RaggedBatch,
@@ -221,7 +221,7 @@ def gated_delta(
 ) -> None:
     """Compute the gated delta rule of each head along the tokens of its row; see `Kernels`."""
     rows = batch.rows, batch.query_start_loc, batch.seq_lens
-    _core.gated_delta(qkv, gate, b_a, *rules, state, *rows, out)
+    _core.gated_delta(qkv, gate, beta_alpha, *rules, state, *rows, out)
 
 
 def selective_scan(

@@ -61,7 +61,7 @@ class ExpertRules(Protocol):
         """Factor of a gate before its sigmoid, where there is a limit."""
 
     @property
-    def least_sum(self) -> float | None:
+    def min_weight_sum(self) -> float | None:
         """The weights of a token are divided by their sum, which is at least this."""
 
     @property
@@ -126,9 +126,9 @@ class DeltaRules(NamedTuple):
     """`[value_dim]`: of the norm of an output."""
     eps: float
     """Added to the mean of the squares in that norm."""
-    most_share: float = 1.0
+    max_beta: float = 1.0
     """The largest share of a correction that is made."""
-    in_turn: bool = False
+    interleaved_heads: bool = False
     """Value head n has key head `n % num_key_heads`; else neighbours have the same one."""
 
 
@@ -231,7 +231,7 @@ class Kernels(Protocol):
         self,
         qkv: Tensor,
         gate: Tensor,
-        b_a: Tensor,
+        beta_alpha: Tensor,
         rules: DeltaRules,
         state: Tensor,
         batch: RaggedBatch,
@@ -242,7 +242,7 @@ class Kernels(Protocol):
         Args:
             qkv: `[T, ...]`: queries, keys and values of all heads, convolved.
             gate: `[T, num_value_heads * value_dim]`.
-            b_a: `[T, 2 * num_value_heads]`: shares, then decays.
+            beta_alpha: `[T, 2 * num_value_heads]`: shares, then decays.
             rules: The layer's.
             state: float32 `[rows, num_value_heads, key_dim, value_dim]`; updated in place.
             batch: The rows of the tokens.

@@ -63,7 +63,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     generation: GenerationDefaults = GenerationDefaults()
-    block_types: Mapping[str, str] = field(default_factory=dict, hash=False)
+    quant_types: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The blocks of tensors that linear layers keep as they are stored, by name: of a GGUF file, or
     of a quantized checkpoint. Empty where a dtype was chosen: then they are widened to that."""
     ignored: tuple[str, ...] = ()
@@ -84,9 +84,9 @@ class ModelConfig:
     @property
     def stored_format(self) -> str | None:
         """The method, or the type of block that most kept tensors have; None where none is kept."""
-        if self.scheme is not None and self.block_types:
+        if self.scheme is not None and self.quant_types:
             return self.scheme.method
-        counts = Counter(self.block_types.values())
+        counts = Counter(self.quant_types.values())
         return counts.most_common(1)[0][0] if counts else None
 
     @classmethod
@@ -123,7 +123,7 @@ class ModelConfig:
             eos_token_ids=eos_token_ids,
             bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
             generation=generation,
-            block_types=_block_types(model, scheme, family.names, dtype),
+            quant_types=_quant_types(model, scheme, family.names, dtype),
             ignored=family.ignored + unused_tensors(spec, family.names),
             scheme=scheme,
         )
@@ -137,18 +137,18 @@ def read_generation(folder: Path, fields: Fields) -> tuple[GenerationDefaults, t
         fields: Fields of config.json, whose end tokens count as well.
     """
     path = folder / "generation_config.json"
-    own = Fields(path, optional_json(path))
-    top_k = own.optional_integer("top_k", least=-1)
+    file = Fields(path, optional_json(path))
+    top_k = file.optional_integer("top_k", minimum=-1)
     defaults = GenerationDefaults(
-        temperature=own.optional_number("temperature"),
+        temperature=file.optional_number("temperature"),
         # -1 is off, as vLLM has it; 0 is so here.
         top_k=None if top_k is None else max(0, top_k),
-        top_p=own.optional_number("top_p", positive=True, most=1.0),
-        min_p=own.optional_number("min_p", most=1.0),
-        repetition_penalty=own.optional_number("repetition_penalty", positive=True),
-        typical_p=own.optional_number("typical_p", positive=True, most=1.0),
+        top_p=file.optional_number("top_p", positive=True, maximum=1.0),
+        min_p=file.optional_number("min_p", maximum=1.0),
+        repetition_penalty=file.optional_number("repetition_penalty", positive=True),
+        typical_p=file.optional_number("typical_p", positive=True, maximum=1.0),
     )
-    ends = (*own.token_ids(_ENDS), *fields.token_ids(_ENDS))
+    ends = (*file.token_ids(_ENDS), *fields.token_ids(_ENDS))
     return defaults, tuple(dict.fromkeys(ends))
 
 
@@ -183,7 +183,7 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
         max_model_len=fields.integer("max_position_embeddings"),
         eos_token_ids=fields.token_ids("eos_token_id"),
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
-        block_types=in_blocks if dtype is Dtype.AUTO else {},
+        quant_types=in_blocks if dtype is Dtype.AUTO else {},
         ignored=ignored_tensors(architecture, fields),
     )
 
@@ -191,10 +191,10 @@ def _load_gguf(path: Path, dtype: Dtype) -> ModelConfig:
 def _with_scaling(spec: ModelSpec, scaling: DividedScaling) -> ModelSpec:
     """Return a spec whose position embeddings are scaled in another way."""
 
-    def scaled(own: Attention | None) -> Attention | None:
-        if own is None or own.rope is None:
-            return own
-        return replace(own, rope=replace(own.rope, scaling=scaling))
+    def scaled(attention: Attention | None) -> Attention | None:
+        if attention is None or attention.rope is None:
+            return attention
+        return replace(attention, rope=replace(attention.rope, scaling=scaling))
 
     layers = (replace(layer, attention=scaled(layer.attention)) for layer in spec.layers)
     return replace(spec, layers=tuple(layers))
@@ -233,9 +233,9 @@ def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Famil
         text = fields.values.get(family.text)
         if not isinstance(text, dict):
             fields.fail(family.text, "an object")
-        own = {key: value for key, value in text.items() if value is not None}
-        ends = [*Fields(path, own).token_ids(_ENDS), *fields.token_ids(_ENDS)]
-        fields = Fields(path, {**fields.values, **own, **({_ENDS: ends} if ends else {})})
+        text_fields = {key: value for key, value in text.items() if value is not None}
+        ends = [*Fields(path, text_fields).token_ids(_ENDS), *fields.token_ids(_ENDS)]
+        fields = Fields(path, {**fields.values, **text_fields, **({_ENDS: ends} if ends else {})})
     if fields.values.get("is_causal") is False:
         fields.fail("is_causal", "true")
     return name, family, fields.with_defaults(family.defaults)
@@ -269,7 +269,7 @@ def _has_head(folder: Path, fields: Fields, spec: ModelSpec, names: CheckpointNa
     return not is_whole or any(name.startswith(f"{names.head}.") for name in tensors)
 
 
-def _block_types(
+def _quant_types(
     folder: Path, scheme: Scheme | None, names: CheckpointNames, dtype: Dtype
 ) -> Mapping[str, str]:
     """Return the block types of a quantized checkpoint's tensors."""

@@ -167,8 +167,8 @@ class TraceWriter:
     def _arrival(self, entry: Added, index: int) -> str:
         self._num_requests += 1
         request = entry.request
-        own = (request.tenant.encode(), request.salt.encode(), repr(request.adapter).encode())
-        root = b"".join(len(b).to_bytes(8, "little") + b for b in own)
+        names = (request.tenant.encode(), request.salt.encode(), repr(request.adapter).encode())
+        root = b"".join(len(b).to_bytes(8, "little") + b for b in names)
         chain = _Chain(self._key, self._header.block_size, root)
         chain.extend(request.prompt)
         live = _Live(self._num_requests, chain, len(chain.names))

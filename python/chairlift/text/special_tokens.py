@@ -79,7 +79,7 @@ def read_special_tokens(folder: Path, config: Mapping[str, Any]) -> SpecialToken
         name: (name in _NAMED and flags.get(named[name])) or _role_token(value)
         for name, value in values.items()
     }
-    own = (_role_token(value) for name, value in by_name.items() if name not in values)
+    others = (_role_token(value) for name, value in by_name.items() if name not in values)
     ends = (_content(entries.get("eos_token")) for entries in (config, older_ends))
     return SpecialTokens(
         named,
@@ -87,7 +87,7 @@ def read_special_tokens(folder: Path, config: Mapping[str, Any]) -> SpecialToken
         listed,
         decoder is None,
         tuple(token for name, token in tokens.items() if name in _NAMED),
-        (*(token for name, token in tokens.items() if name not in _NAMED), *own, *extra),
+        (*(token for name, token in tokens.items() if name not in _NAMED), *others, *extra),
     )
 
 
@@ -103,9 +103,9 @@ def add_tokens(backend: tokenizers.Tokenizer, tokens: SpecialTokens, num_ids: in
     Raises:
         ModelError: A token would get another id than its file gives it.
     """
-    own = backend.get_added_tokens_decoder()
+    known = backend.get_added_tokens_decoder()
     for token, number in tokens.listed:
-        if tokens.is_older_list and number in own:
+        if tokens.is_older_list and number in known:
             continue
         if _add(backend, token, num_ids, keeps=False):
             _check_id(backend, token, number)
@@ -127,8 +127,8 @@ def add_at_ends(backend: tokenizers.Tokenizer, first: str | None, last: str | No
     Returns:
         Whether something was added.
     """
-    own = backend.post_processor
-    steps = [] if own is None else list(_flat(json.loads(own.__getstate__())))
+    processor = backend.post_processor
+    steps = [] if processor is None else list(_flat(json.loads(processor.__getstate__())))
     kinds = [step["type"] for step in steps]
     if not _ENCLOSING.isdisjoint(kinds):
         return False
@@ -150,7 +150,9 @@ def add_at_ends(backend: tokenizers.Tokenizer, first: str | None, last: str | No
     if first is None and last is None:
         return False
     for name in ("single", "pair"):
-        template[name] = [piece for own in template[name] for piece in _around(own, first, last)]
+        template[name] = [
+            piece for processor in template[name] for piece in _around(processor, first, last)
+        ]
     for token in (first, last):
         if token is None:
             continue
@@ -203,7 +205,7 @@ def _add(
         return False
     if keeps:
         added = backend.get_added_tokens_decoder().values()
-        if any(own.content == token.content for own in added):
+        if any(known.content == token.content for known in added):
             return True
     backend.add_tokens([token])
     return True

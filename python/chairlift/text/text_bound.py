@@ -43,11 +43,11 @@ def longest_token_bytes(backend: tokenizers.Tokenizer) -> int | None:
     model, vocab = backend.model, backend.get_vocab(with_added_tokens=False)
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         return None
-    own = max((len(token.content.encode()) for token in added), default=0)
+    longest_added = max((len(token.content.encode()) for token in added), default=0)
     if splitters and splitters[-1]["type"] == "ByteLevel" and vocab.keys() >= GPT2_CHARACTERS:
         # Each character of a token stands for one byte.
-        return max(own, *map(len, vocab))
-    longest = max(own, *(len(token.encode()) for token in vocab))
+        return max(longest_added, *map(len, vocab))
+    longest = max(longest_added, *(len(token.encode()) for token in vocab))
     if model.byte_fallback and vocab.keys() >= _BYTE_TOKENS:
         return longest
     if model.unk_token in vocab and not model.fuse_unk:

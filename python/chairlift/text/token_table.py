@@ -191,14 +191,14 @@ def _check_growth(strings: list[str], old: str, growth: int) -> None:
     lengths = [(len(string), growth * string.count(old)) for string in strings]
     longest = max((length + more for length, more in lengths if more), default=0)
     total = sum(map(sum, lengths))
-    for num, most, what in (
+    for num, limit, what in (
         (longest, MAX_GROWN_CHARACTERS, "a token has"),
         (total, MAX_TABLE_CHARACTERS, "all tokens have"),
     ):
-        if num > most:
+        if num > limit:
             message = (
                 f"tokenizer.json: the decoder replaces so that {what} {num} characters,"
-                f" expected at most {most}"
+                f" expected at most {limit}"
             )
             raise ModelError(message)
 

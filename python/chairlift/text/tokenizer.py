@@ -257,8 +257,12 @@ class Tokenizer:
 
     def lower_case(self) -> None:
         """Write each text in lower case, as `do_lower_case` of sentence-transformers asks."""
-        own = self._backend.normalizer
-        steps = [normalizers.Lowercase()] if own is None else [normalizers.Lowercase(), own]
+        normalizer = self._backend.normalizer
+        steps = (
+            [normalizers.Lowercase()]
+            if normalizer is None
+            else [normalizers.Lowercase(), normalizer]
+        )
         self._backend.normalizer = normalizers.Sequence(steps)
 
     def render_chat(self, chat: Chat, max_bytes: int | None = None) -> str:
@@ -361,16 +365,16 @@ def _mark_special(backend: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
     """Make tokens that the configuration names special, even if tokenizer.json omits them."""
     added = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     for token in sorted(set(tokens)):
-        own = added.get(token)
-        if own is None and backend.token_to_id(token) is not None:
+        known = added.get(token)
+        if known is None and backend.token_to_id(token) is not None:
             backend.add_special_tokens([token])
-        elif own is not None and not own.special:
+        elif known is not None and not known.special:
             marked = AddedToken(
                 token,
-                single_word=own.single_word,
-                lstrip=own.lstrip,
-                rstrip=own.rstrip,
-                normalized=own.normalized,
+                single_word=known.single_word,
+                lstrip=known.lstrip,
+                rstrip=known.rstrip,
+                normalized=known.normalized,
                 special=True,
             )
             backend.add_special_tokens([marked])
@@ -380,5 +384,5 @@ def _num_ids(folder: Path) -> int | None:
     """Return the ids that the model beside a tokenizer has; None where config.json names none."""
     config = optional_json(folder / CONFIG)
     text = config.get("text_config")
-    values = (own.get("vocab_size") for own in (text, config) if isinstance(own, dict))
+    values = (fields.get("vocab_size") for fields in (text, config) if isinstance(fields, dict))
     return next((n for n in values if isinstance(n, int) and not isinstance(n, bool)), None)

@@ -63,7 +63,7 @@ def test_logits_in_float32_equal_those_of_transformers(tmp_path, family, types):
 def test_layers_keep_their_blocks(tmp_path, family):
     model = small(family)
     path = write_converted(tmp_path / "m.gguf", model, "Q8_0")
-    kept = {name.split(".", 2)[2] for name in ModelConfig.load(path).block_types if "blk" in name}
+    kept = {name.split(".", 2)[2] for name in ModelConfig.load(path).quant_types if "blk" in name}
     assert {"attn_output.weight", "ffn_up.weight"} <= kept
     exact, ours = reference_logits(model), prompt_logits(load_model(path), PROMPT)
     errors = (ours - exact).square().mean(-1) / exact.square().mean(-1)

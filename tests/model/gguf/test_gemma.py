@@ -57,7 +57,7 @@ def test_every_sixth_layer_sees_all_tokens(path):
     assert config.architecture == "Gemma3ForCausalLM"
     windows = [layer.attention.window for layer in config.spec.layers]
     assert windows == [None if number % 6 == 5 else 512 for number in range(18)]
-    assert set(config.block_types.values()) == {"Q4_K", "Q5_0", "Q6_K", "Q8_0"}
+    assert set(config.quant_types.values()) == {"Q4_K", "Q5_0", "Q6_K", "Q8_0"}
 
 
 def dequantized(path):

@@ -76,7 +76,7 @@ def test_layers_keep_their_blocks(tmp_path, family):
     model = small(family)
     path = write_converted(tmp_path / "m.gguf", model, "Q8_0")
     config = ModelConfig.load(path)
-    kept = {name.split(".", 2)[2] for name in config.block_types if name.startswith("blk.")}
+    kept = {name.split(".", 2)[2] for name in config.quant_types if name.startswith("blk.")}
     assert {"attn_q.weight"} < kept
     # What decides how fast a state decays, and which experts are used, is widened.
     assert not kept & {

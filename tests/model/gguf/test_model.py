@@ -185,7 +185,7 @@ def test_experts_keep_their_blocks(tmp_path, name, stored):
     architecture, settings = ARCHITECTURES[name]
     model = small_model(architecture, **settings)
     path = write_model(tmp_path / "m.gguf", model, stored)
-    kept = ModelConfig.load(path).block_types
+    kept = ModelConfig.load(path).quant_types
     assert kept["blk.1.ffn_gate_exps.3.weight"] == kept["blk.0.ffn_down_exps.0.weight"] == stored
     exact, ours = reference_logits(model), prompt_logits(load_kept(path, torch.float32), PROMPT)
     # Of each token: where a router is near a tie, rounded inputs choose other experts for a few.
@@ -236,11 +236,11 @@ def test_types_of_blocks_are_kept_until_a_dtype_is_chosen(tmp_path):
     path = write_model(tmp_path / "m.gguf", small_model(), MIXED)
     auto = ModelConfig.load(path)
     assert auto.dtype == torch.bfloat16
-    assert auto.block_types["blk.1.attn_v.weight"] == "Q8_0"
-    assert auto.block_types["blk.1.attn_q.weight"] == "Q4_0"
-    assert not {"blk.1.ffn_up.weight", "blk.1.attn_norm.weight"} & set(auto.block_types)
+    assert auto.quant_types["blk.1.attn_v.weight"] == "Q8_0"
+    assert auto.quant_types["blk.1.attn_q.weight"] == "Q4_0"
+    assert not {"blk.1.ffn_up.weight", "blk.1.attn_norm.weight"} & set(auto.quant_types)
     for dtype in (Dtype.BFLOAT16, Dtype.FLOAT32, Dtype.FLOAT16):
-        assert not ModelConfig.load(path, dtype).block_types
+        assert not ModelConfig.load(path, dtype).quant_types
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_types_of_blocks_are_kept_until_a_dtype_is_chosen(tmp_path):
 def test_a_file_of_numbers_is_computed_in_its_type(tmp_path, types, dtype):
     config = ModelConfig.load(write_model(tmp_path / "m.gguf", small_model(), types))
     assert config.dtype == dtype
-    assert not config.block_types
+    assert not config.quant_types
 
 
 def packed_bytes(weights):

@@ -65,20 +65,20 @@ class Fields:
         """Return these values, with defaults for those that are absent; null is not absent here."""
         return Fields(self.path, {**defaults, **self.values}, self.prefix, self.keys)
 
-    def integer(self, name: str, *, default: int | None = None, least: int = 1) -> int:
+    def integer(self, name: str, *, default: int | None = None, minimum: int = 1) -> int:
         """Read an integer as `optional_integer`; without a default it must be there."""
-        value = self.optional_integer(name, least=least)
+        value = self.optional_integer(name, minimum=minimum)
         if value is None:
             value = default
         return self.fail(name, "an integer") if value is None else value
 
-    def optional_integer(self, name: str, *, least: int = 1) -> int | None:
-        """Read an integer from `least` to what `MAX_OF` or `MAX_INT` says, or None."""
-        value, most = self.values.get(name), MAX_OF.get(name, MAX_INT)
+    def optional_integer(self, name: str, *, minimum: int = 1) -> int | None:
+        """Read an integer from `minimum` to what `MAX_OF` or `MAX_INT` says, or None."""
+        value, maximum = self.values.get(name), MAX_OF.get(name, MAX_INT)
         if value is None:
             return None
-        if not _is_integer(value) or not least <= value <= most:
-            self.fail(name, f"an integer from {least} to {most}")
+        if not _is_integer(value) or not minimum <= value <= maximum:
+            self.fail(name, f"an integer from {minimum} to {maximum}")
         return int(value)
 
     def number(self, name: str, *, default: float | None = None, positive: bool = False) -> float:
@@ -89,17 +89,17 @@ class Fields:
         return self.fail(name, "a number") if value is None else value
 
     def optional_number(
-        self, name: str, *, positive: bool = False, most: float = _FLOAT32_MAX
+        self, name: str, *, positive: bool = False, maximum: float = _FLOAT32_MAX
     ) -> float | None:
-        """Read a number from 0 to `most`, or None; a positive one is above 0, also in float32."""
+        """Read a number from 0 to `maximum`, or None; a positive one is more than 0 in float32."""
         value = self.values.get(name)
         if value is None:
             return None
         if not isinstance(value, int | float) or isinstance(value, bool):
             self.fail(name, "a number")
         # Both comparisons are false for NaN.
-        if not 0 <= value <= most:
-            limit = "3.4e38" if most == _FLOAT32_MAX else f"{most:g}"
+        if not 0 <= value <= maximum:
+            limit = "3.4e38" if maximum == _FLOAT32_MAX else f"{maximum:g}"
             self.fail(name, f"a number from 0 to {limit}")
         if positive and value < _FLOAT32_MIN:
             self.fail(name, "a number above 0")
@@ -243,11 +243,11 @@ def read_file(path: Path, max_bytes: int, opener: Opener = os.open) -> bytes:
     return data
 
 
-def one_line(text: str, most: int = _MAX_SHOWN) -> str:
+def one_line(text: str, max_length: int = _MAX_SHOWN) -> str:
     """Return the first characters of a text that comes from outside, for use in a message."""
-    line = " ".join(text[: 2 * most].split())
+    line = " ".join(text[: 2 * max_length].split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    return line if len(line) <= max_length else f"{line[: max_length - 3]}..."
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401

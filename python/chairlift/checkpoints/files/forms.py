@@ -23,18 +23,18 @@ def with_family_names(
         tensors: The tensors, by the name that the file gives them.
         names: The names of the family.
     """
-    own, _, leaf = names.embedding.rpartition(".")
-    own = f"{own}." if own else ""
-    found = _beginning(tensors, leaf, own)
-    if found is None or found == own:
+    family_prefix, _, leaf = names.embedding.rpartition(".")
+    family_prefix = f"{family_prefix}." if family_prefix else ""
+    prefix = _beginning(tensors, leaf, family_prefix)
+    if prefix is None or prefix == family_prefix:
         return tensors
     head = _beginning(tensors, names.head, "")
     renamed = {}
     for name, tensor in tensors.items():
         if head and name.startswith(f"{head}{names.head}."):
             new = name.removeprefix(head)
-        elif name.startswith(found) and not name.startswith(f"{names.head}."):
-            new = own + name.removeprefix(found)
+        elif name.startswith(prefix) and not name.startswith(f"{names.head}."):
+            new = family_prefix + name.removeprefix(prefix)
         else:
             new = name
         renamed[new] = tensor
@@ -63,12 +63,12 @@ def is_alone(tensors: Iterable[str], names: CheckpointNames) -> bool:
         tensors: Their names in the file.
         names: The names of the family.
     """
-    own, _, leaf = names.embedding.rpartition(".")
-    found = _beginning(tensors, leaf, f"{own}." if own else "")
-    return found is not None and own.partition(".")[0] not in found.split(".")
+    family_prefix, _, leaf = names.embedding.rpartition(".")
+    prefix = _beginning(tensors, leaf, f"{family_prefix}." if family_prefix else "")
+    return prefix is not None and family_prefix.partition(".")[0] not in prefix.split(".")
 
 
-def _beginning(tensors: Iterable[str], part: str, own: str) -> str | None:
+def _beginning(tensors: Iterable[str], part: str, expected: str) -> str | None:
     """Return what stands before a part's name; None where that is nowhere, or not in one place."""
     weight = f"{part}.weight"
     found = {
@@ -76,6 +76,6 @@ def _beginning(tensors: Iterable[str], part: str, own: str) -> str | None:
         for name in tensors
         if name == weight or name.endswith(f".{weight}")
     }
-    if own in found:
-        return own
+    if expected in found:
+        return expected
     return next(iter(found)) if len(found) == 1 else None

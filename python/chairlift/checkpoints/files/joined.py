@@ -46,10 +46,10 @@ def _parts(name: str, found: Distribution) -> list[Path]:
         if match is None or ";" in requirement:
             continue
         try:
-            own = distribution(match[0])
+            package = distribution(match[0])
         except PackageNotFoundError:
             _fail(name, f"a part is not installed here: pip install {match[0]}")
-        parts.extend(path for path in _files(own) if _PART.fullmatch(path.name))
+        parts.extend(path for path in _files(package) if _PART.fullmatch(path.name))
     return sorted(parts, key=lambda path: path.name)
 
 

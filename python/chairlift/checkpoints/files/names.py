@@ -37,7 +37,7 @@ class CheckpointNames:
 
     def with_parts(self, **parts: str | tuple[str, ...]) -> "CheckpointNames":
         """Return a table with other names of some parts; a text is the only name of its part."""
-        changed = {part: (own,) if isinstance(own, str) else own for part, own in parts.items()}
+        changed = {part: (name,) if isinstance(name, str) else name for part, name in parts.items()}
         return replace(self, parts={**self.parts, **changed})
 
     def each_layer(self, num_layers: int) -> Iterator[str]:

@@ -196,9 +196,9 @@ _OF_EXPERT: Final = {
 }
 """By the last part of the name of a tensor of all experts."""
 _OF_TRANSPOSED: Final = {
-    f"{layer}{end}": _OfExpert((f"{layer}.{own}",), num_axes, is_transposed=own == "weight")
+    f"{layer}{end}": _OfExpert((f"{layer}.{part}",), num_axes, is_transposed=part == "weight")
     for layer in ("gate_up_proj", "down_proj")
-    for end, own, num_axes in (
+    for end, part, num_axes in (
         ("", "weight", 3),
         ("_bias", "bias", 2),
         ("_blocks", "blocks", 4),
@@ -228,7 +228,7 @@ def split_experts(
     kinds = {**_OF_EXPERT, **_OF_TRANSPOSED} if are_transposed else _OF_EXPERT
     split: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        own, _, last = name.rpartition(".")
+        layer, _, last = name.rpartition(".")
         kind = kinds.get(last)
         if kind is None or not _is_of_experts(tensor.shape, kind):
             split[name] = tensor
@@ -238,7 +238,7 @@ def split_experts(
         shape = (outputs // num_parts, *inputs)
         places = product(range(num), kind.names)
         for place, (expert, part) in enumerate(places):
-            begin, part_name = tensor.begin + place * step, f"{own}.{expert}.{part}"
+            begin, part_name = tensor.begin + place * step, f"{layer}.{expert}.{part}"
             split[part_name] = replace(
                 tensor,
                 name=part_name,

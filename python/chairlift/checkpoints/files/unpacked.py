@@ -88,8 +88,8 @@ def _check(archive: Path, entries: list[zipfile.ZipInfo]) -> None:
         if str(name).lower() in seen:
             _fail(archive, entry.filename, "a name that is there twice")
         seen.add(str(name).lower())
-        most = max(_BLOCK_BYTES, entry.compress_size * MAX_RATIO)
-        if entry.file_size > most:
+        max_size = max(_BLOCK_BYTES, entry.compress_size * MAX_RATIO)
+        if entry.file_size > max_size:
             _fail(archive, entry.filename, "much larger than what it is packed from")
     total = sum(entry.file_size for entry in entries)
     if total > MAX_BYTES:

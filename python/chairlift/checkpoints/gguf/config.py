@@ -155,39 +155,39 @@ def read_config(header: GgufHeader) -> tuple[str, Fields]:
     Raises:
         ModelError: A value is missing, of a wrong type, or asks for something unsupported.
     """
-    metadata = Fields(header.path, header.metadata)
-    kind = metadata.values.get("general.architecture")
+    fields = Fields(header.path, header.metadata)
+    kind = fields.values.get("general.architecture")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        metadata.fail("general.architecture", either(ARCHITECTURES))
-    own = Metadata(header, kind)
-    _refuse_unsupported(own)
-    longest_sight = window(own)
-    num_heads, num_kv_heads = own.num_heads()
+        fields.fail("general.architecture", either(ARCHITECTURES))
+    metadata = Metadata(header, kind)
+    _refuse_unsupported(metadata)
+    longest_sight = window(metadata)
+    num_heads, num_kv_heads = metadata.num_heads()
     values = {
-        "vocab_size": _vocab_size(header, metadata),
-        "hidden_size": own.integer("embedding_length"),
-        "num_hidden_layers": own.num_layers(),
-        "num_nextn_predict_layers": own.num_others(),
-        "intermediate_size": own.per_layer("feed_forward_length"),
+        "vocab_size": _vocab_size(header, fields),
+        "hidden_size": metadata.integer("embedding_length"),
+        "num_hidden_layers": metadata.num_layers(),
+        "num_nextn_predict_layers": metadata.num_others(),
+        "intermediate_size": metadata.per_layer("feed_forward_length"),
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_kv_heads,
-        "head_dim": own.head_dim(num_heads),
-        **dict.fromkeys(_EPS, own.eps()),
-        "max_position_embeddings": own.integer("context_length"),
-        "rope_parameters": own.rope(),
+        "head_dim": metadata.head_dim(num_heads),
+        **dict.fromkeys(_EPS, metadata.eps()),
+        "max_position_embeddings": metadata.integer("context_length"),
+        "rope_parameters": metadata.rope(),
         "tie_word_embeddings": f"{NAMES.head}.weight" not in header.tensors,
-        "attention_bias": own.has(f"{QUERY}.bias"),
-        "mlp_bias": own.has(f"{DOWN}.bias"),
+        "attention_bias": metadata.has(f"{QUERY}.bias"),
+        "mlp_bias": metadata.has(f"{DOWN}.bias"),
         "sliding_window": longest_sight,
-        "eos_token_id": list(end_token_ids(metadata)),
-        "bos_token_id": metadata.optional_integer("tokenizer.ggml.bos_token_id", least=0),
+        "eos_token_id": list(end_token_ids(fields)),
+        "bos_token_id": fields.optional_integer("tokenizer.ggml.bos_token_id", minimum=0),
     }
-    values |= _experts(own)
-    values |= hybrid_fields(own) if kind in HYBRIDS else decoder_fields(own)
+    values |= _experts(metadata)
+    values |= hybrid_fields(metadata) if kind in HYBRIDS else decoder_fields(metadata)
     if kind in _WITH_MULTIPLIERS:
-        values |= multipliers(own)
+        values |= multipliers(metadata)
     architecture = ARCHITECTURES[kind]
-    if kind == "llama" and _has_experts(own):
+    if kind == "llama" and _has_experts(metadata):
         architecture = "MixtralForCausalLM"
     elif kind in _WITH_A_WINDOW and longest_sight is not None:
         architecture = _WITH_A_WINDOW[kind]
@@ -229,7 +229,7 @@ def ignored_tensors(architecture: str, fields: Fields) -> tuple[str, ...]:
     if architecture == "Phi3ForCausalLM":
         return ROPE_FACTORS
     first = fields.integer("num_hidden_layers")
-    others = fields.integer("num_nextn_predict_layers", least=0)
+    others = fields.integer("num_nextn_predict_layers", minimum=0)
     return tuple(f"{NAMES.layers}.{first + number}." for number in range(others))
 
 
@@ -241,10 +241,10 @@ def _vocab_size(header: GgufHeader, metadata: Fields) -> int:
     return len(tokens) if isinstance(tokens, list) else 0
 
 
-def _refuse_unsupported(own: Metadata) -> None:
+def _refuse_unsupported(metadata: Metadata) -> None:
     """Refuse values that would change what the layers compute."""
-    fields, kind = own.fields, own.kind
-    if _has_experts(own) and kind not in (*_EXPERT_SIZES, *_MAY_HAVE_EXPERTS):
+    fields, kind = metadata.fields, metadata.kind
+    if _has_experts(metadata) and kind not in (*_EXPERT_SIZES, *_MAY_HAVE_EXPERTS):
         fields.fail(f"{kind}.expert_count", "0: its experts are not supported")
     for name in _UNSUPPORTED:
         is_read = name in _READ.get(kind, ())
@@ -257,44 +257,46 @@ def _refuse_unsupported(own: Metadata) -> None:
     if key in fields.values and not fields.flag(key):
         fields.fail(key, "true")
     key = f"{kind}.pooling_type"
-    if fields.optional_integer(key, least=0) not in {None, *_POOLINGS}:
+    if fields.optional_integer(key, minimum=0) not in {None, *_POOLINGS}:
         fields.fail(key, "0 or 3: a decoder's vector is that of the last token")
 
 
-def _has_experts(own: Metadata) -> bool:
+def _has_experts(metadata: Metadata) -> bool:
     """Return whether the feed-forward is a mixture of experts."""
-    if own.kind in _EXPERT_SIZES:
-        return own.integer("expert_count") > 0
-    if own.kind == "nemotron_h":
+    if metadata.kind in _EXPERT_SIZES:
+        return metadata.integer("expert_count") > 0
+    if metadata.kind == "nemotron_h":
         # The converter writes a number for models without experts, too.
         return False
-    return own.optional_integer("expert_count") > 0
+    return metadata.optional_integer("expert_count") > 0
 
 
-def _experts(own: Metadata) -> dict[str, Any]:
+def _experts(metadata: Metadata) -> dict[str, Any]:
     """Read the sizes of a mixture of experts; nothing where there is none."""
-    fields, at = own.fields, f"{own.kind}."
-    if not _has_experts(own):
+    fields, at = metadata.fields, f"{metadata.kind}."
+    if not _has_experts(metadata):
         return {}
     key = f"{at}expert_gating_func"
-    gating, name = (_SIGMOID, "sigmoid") if own.kind in _WITH_SIGMOID else (_SOFTMAX, "softmax")
-    if fields.optional_integer(key, least=0) not in {None, 0, gating}:
+    is_sigmoid = metadata.kind in _WITH_SIGMOID
+    gating, name = (_SIGMOID, "sigmoid") if is_sigmoid else (_SOFTMAX, "softmax")
+    if fields.optional_integer(key, minimum=0) not in {None, 0, gating}:
         fields.fail(key, f"{gating}, {name}")
     scale = fields.optional_number(f"{at}expert_weights_scale")
-    if scale not in {None, 0.0, 1.0} and own.kind not in _WITH_SIGMOID:
+    if scale not in {None, 0.0, 1.0} and not is_sigmoid:
         fields.fail(f"{at}expert_weights_scale", "1")
     # The architecture says whether weights are normed, as in llama.cpp.
     fields.flag(f"{at}expert_weights_norm")
-    num = own.integer("expert_count")
+    num = metadata.integer("expert_count")
     values: dict[str, Any] = {
         "num_experts": num,
         "num_local_experts": num,
         "n_routed_experts": num,
-        "num_experts_per_tok": own.integer("expert_used_count"),
+        "num_experts_per_tok": metadata.integer("expert_used_count"),
         "norm_topk_prob": True,
         "routed_scaling_factor": scale or 1.0,
-        "use_expert_bias": own.has(CHOICE_BIAS),
+        "use_expert_bias": metadata.has(CHOICE_BIAS),
     }
-    if width := "moe_intermediate_size" if own.kind == "gemma4" else _EXPERT_SIZES.get(own.kind):
-        values[width] = own.integer("expert_feed_forward_length")
+    is_gemma = metadata.kind == "gemma4"
+    if width := "moe_intermediate_size" if is_gemma else _EXPERT_SIZES.get(metadata.kind):
+        values[width] = metadata.integer("expert_feed_forward_length")
     return values

@@ -34,31 +34,31 @@ ROPE_FACTORS: Final = ("rope_factors_long.weight", "rope_factors_short.weight")
 """The divisors of LongRoPE."""
 
 
-def decoder_fields(own: Metadata) -> Mapping[str, Any]:
+def decoder_fields(metadata: Metadata) -> Mapping[str, Any]:
     """Read the fields that an architecture has beside those of all."""
-    match own.kind:
+    match metadata.kind:
         case "phi3":
-            return _phi3(own)
+            return _phi3(metadata)
         case "olmo2":
-            return _olmo3(own) if window(own) else {}
+            return _olmo3(metadata) if window(metadata) else {}
         case "cohere2":
-            return {"logit_scale": own.fields.number("cohere2.logit_scale")}
+            return {"logit_scale": metadata.fields.number("cohere2.logit_scale")}
         case "ernie4_5-moe":
-            return _ernie(own)
+            return _ernie(metadata)
         case "starcoder2":
-            return {"use_bias": own.has(f"{QUERY}.bias"), "sliding_window": _STARCODER2}
+            return {"use_bias": metadata.has(f"{QUERY}.bias"), "sliding_window": _STARCODER2}
         case "gemma4":
-            return gemma4_fields(own)
+            return gemma4_fields(metadata)
         case "gemma2" | "gemma3":
-            return _gemma(own)
+            return _gemma(metadata)
         case _:
             return {}
 
 
-def _gemma(own: Metadata) -> Mapping[str, Any]:
-    fields, kind = own.fields, own.kind
-    num_heads, _ = own.num_heads()
-    size = own.head_dim(num_heads)
+def _gemma(metadata: Metadata) -> Mapping[str, Any]:
+    fields, kind = metadata.fields, metadata.kind
+    num_heads, _ = metadata.num_heads()
+    size = metadata.head_dim(num_heads)
     hidden = fields.integer(f"{kind}.embedding_length")
     if fields.integer(f"{kind}.block_count") == LARGEST_GEMMAS[kind]:
         size = None
@@ -73,29 +73,31 @@ def _gemma(own: Metadata) -> Mapping[str, Any]:
     # The window's layers keep the base and the positions of the first Gemma 3.
     base = fields.number(f"{kind}.rope.freq_base_swa", default=10_000.0, positive=True)
     local = {"rope_theta": base, "rope_type": "default"}
-    ropes = {"full_attention": own.rope(), "sliding_attention": local}
+    ropes = {"full_attention": metadata.rope(), "sliding_attention": local}
     return values | {"rope_parameters": ropes}
 
 
-def _phi3(own: Metadata) -> Mapping[str, Any]:
+def _phi3(metadata: Metadata) -> Mapping[str, Any]:
     """Read LongRoPE, whose divisors are tensors."""
-    long, short = (_numbers(own, name) for name in ROPE_FACTORS)
+    long, short = (_numbers(metadata, name) for name in ROPE_FACTORS)
     if not long and not short:
         return {}
     scaling = {
         "rope_type": "longrope",
         "long_factor": long,
         "short_factor": short,
-        "attention_factor": own.fields.optional_number("phi3.rope.scaling.attn_factor"),
+        "attention_factor": metadata.fields.optional_number("phi3.rope.scaling.attn_factor"),
     }
     return {
-        "rope_parameters": {**own.rope(), **scaling},
-        "original_max_position_embeddings": own.integer("rope.scaling.original_context_length"),
+        "rope_parameters": {**metadata.rope(), **scaling},
+        "original_max_position_embeddings": metadata.integer(
+            "rope.scaling.original_context_length"
+        ),
     }
 
 
-def _numbers(own: Metadata, name: str) -> list[float]:
-    stored = own.header.tensors.get(name)
+def _numbers(metadata: Metadata, name: str) -> list[float]:
+    stored = metadata.header.tensors.get(name)
     if stored is None:
         return []
     numbers = torch.empty(stored.shape)
@@ -103,52 +105,54 @@ def _numbers(own: Metadata, name: str) -> list[float]:
     return list(numbers.flatten().tolist())
 
 
-def _olmo3(own: Metadata) -> Mapping[str, Any]:
+def _olmo3(metadata: Metadata) -> Mapping[str, Any]:
     """Read the layers of a window, whose positions are not scaled."""
-    full = own.rope()
-    base = own.fields.optional_number("olmo2.rope.freq_base_swa", positive=True)
+    full = metadata.rope()
+    base = metadata.fields.optional_number("olmo2.rope.freq_base_swa", positive=True)
     local = {"rope_theta": base or full["rope_theta"], "rope_type": "default"}
     values: dict[str, Any] = {
         "rope_parameters": {"full_attention": full, "sliding_attention": local}
     }
     pattern = "attention.sliding_window_pattern"
-    if f"{own.kind}.{pattern}" in own.fields.values:
+    if f"{metadata.kind}.{pattern}" in metadata.fields.values:
         values["layer_types"] = [
-            "sliding_attention" if each else "full_attention" for each in own.each_layer(pattern)
+            "sliding_attention" if each else "full_attention"
+            for each in metadata.each_layer(pattern)
         ]
     return values
 
 
-def _ernie(own: Metadata) -> Mapping[str, Any]:
+def _ernie(metadata: Metadata) -> Mapping[str, Any]:
     return {
-        "moe_num_experts": own.integer("expert_count"),
-        "moe_k": own.integer("expert_used_count"),
-        "moe_num_shared_experts": own.optional_integer("expert_shared_count"),
-        "moe_layer_start_index": own.optional_integer("leading_dense_block_count"),
-        "moe_layer_interval": own.optional_integer("interleave_moe_layer_step") or 1,
+        "moe_num_experts": metadata.integer("expert_count"),
+        "moe_k": metadata.integer("expert_used_count"),
+        "moe_num_shared_experts": metadata.optional_integer("expert_shared_count"),
+        "moe_layer_start_index": metadata.optional_integer("leading_dense_block_count"),
+        "moe_layer_interval": metadata.optional_integer("interleave_moe_layer_step") or 1,
     }
 
 
-def window(own: Metadata) -> int | None:
+def window(metadata: Metadata) -> int | None:
     """Read the tokens that a layer sees; None sees all.
 
     Of some the family says which layers have it; for Qwen no key does.
     """
-    key = f"{own.kind}.attention.sliding_window"
-    found = own.fields.optional_integer(key, least=0)
-    longest = own.integer("context_length")
-    if own.kind in _WITH_WINDOWS:
+    key = f"{metadata.kind}.attention.sliding_window"
+    found = metadata.fields.optional_integer(key, minimum=0)
+    longest = metadata.integer("context_length")
+    if metadata.kind in _WITH_WINDOWS:
         return found or None
-    if not found or (found >= longest and own.kind != "llama"):
+    if not found or (found >= longest and metadata.kind != "llama"):
         return None
-    if own.kind != "llama":
-        own.fields.fail(key, f"0, or at least context_length, {longest}")
+    if metadata.kind != "llama":
+        metadata.fields.fail(key, f"0, or at least context_length, {longest}")
     return found
 
 
-def multipliers(own: Metadata) -> dict[str, float]:
+def multipliers(metadata: Metadata) -> dict[str, float]:
     """Read the factors of Granite."""
     found = {
-        name: own.fields.optional_number(f"{own.kind}.{key}") for key, name in MULTIPLIERS.items()
+        name: metadata.fields.optional_number(f"{metadata.kind}.{key}")
+        for key, name in MULTIPLIERS.items()
     }
     return {name: value for name, value in found.items() if value}

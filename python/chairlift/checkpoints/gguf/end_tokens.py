@@ -33,7 +33,7 @@ def end_token_ids(metadata: Fields) -> tuple[int, ...]:
     """Return the tokens that end an answer: those that the metadata names, and known others."""
     values = metadata.values
     named = [
-        metadata.optional_integer(f"tokenizer.ggml.{name}_token_id", least=0)
+        metadata.optional_integer(f"tokenizer.ggml.{name}_token_id", minimum=0)
         for name in ("eos", "eot", "eom")
     ]
     tokens, kinds = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.token_type")

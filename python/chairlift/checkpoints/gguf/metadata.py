@@ -26,7 +26,7 @@ HYBRIDS: Final = frozenset(
     )
 )
 """Architectures with a recurrent state; a value per layer is 0 where it has no meaning."""
-_WITH_OWN_SIZES: Final = frozenset(("gemma4",))
+_WITH_LAYER_SIZES: Final = frozenset(("gemma4",))
 """Architectures whose layers have sizes of their own, which their fields say."""
 _WITH_LAYER_NORM: Final = frozenset(("cohere2", "nemotron_h", "nemotron_h_moe", "starcoder2"))
 """Architectures whose key of the `eps` of norms is that of layer norms."""
@@ -45,13 +45,13 @@ class Metadata:
         self.fields = Fields(header.path, header.metadata)
         self.kind = kind
 
-    def integer(self, name: str, *, least: int = 1) -> int:
+    def integer(self, name: str, *, minimum: int = 1) -> int:
         """Read an integer of the architecture."""
-        return self.fields.integer(f"{self.kind}.{name}", least=least)
+        return self.fields.integer(f"{self.kind}.{name}", minimum=minimum)
 
     def optional_integer(self, name: str) -> int:
         """Read an integer of the architecture; 0 where it is absent."""
-        return self.fields.optional_integer(f"{self.kind}.{name}", least=0) or 0
+        return self.fields.optional_integer(f"{self.kind}.{name}", minimum=0) or 0
 
     def has(self, part: str) -> bool:
         """Return whether some layer has a tensor, by the name behind the number of the layer."""
@@ -88,11 +88,11 @@ class Metadata:
         values = self.fields.values.get(key)
         num_blocks = self.integer("block_count")
         if not isinstance(values, np.ndarray):
-            return [self.fields.integer(key, least=0)] * self.num_layers()
+            return [self.fields.integer(key, minimum=0)] * self.num_layers()
         if len(values) != num_blocks or values.dtype.kind not in "iub":
             self.fields.fail(key, f"{num_blocks} integers")
         each = (Fields(self.header.path, {key: int(value)}) for value in values)
-        return [own.integer(key, least=0) for own in each][: self.num_layers()]
+        return [layer.integer(key, minimum=0) for layer in each][: self.num_layers()]
 
     def per_layer(self, name: str) -> int:
         """Read an integer that may be given for each layer, and must be the same for all.
@@ -103,14 +103,14 @@ class Metadata:
         values = self.fields.values.get(key)
         if isinstance(values, np.ndarray) and values.size:
             num_blocks = self.integer("block_count")
-            own = values[values != 0] if self.kind in HYBRIDS else values
-            own = own[:1] if self.kind in _WITH_OWN_SIZES else own
-            is_one = len(values) == num_blocks and not (own != own[:1]).any()
+            sizes = values[values != 0] if self.kind in HYBRIDS else values
+            sizes = sizes[:1] if self.kind in _WITH_LAYER_SIZES else sizes
+            is_one = len(values) == num_blocks and not (sizes != sizes[:1]).any()
             if values.dtype.kind not in "iu" or not is_one:
                 self.fields.fail(key, "one number for all layers")
-            value = own[0].item() if own.size else 0
-            return Fields(self.header.path, {key: value}).integer(key, least=int(own.size > 0))
-        return self.fields.integer(key, least=int(self.kind not in HYBRIDS))
+            value = sizes[0].item() if sizes.size else 0
+            return Fields(self.header.path, {key: value}).integer(key, minimum=int(sizes.size > 0))
+        return self.fields.integer(key, minimum=int(self.kind not in HYBRIDS))
 
     def eps(self) -> float:
         """Read what norms add to a mean of squares."""
@@ -168,13 +168,13 @@ class Metadata:
     def _yarn(self, factor: float) -> Mapping[str, Any]:
         """Read YaRN, whose ramp is rounded to whole frequencies but in gpt-oss."""
         fields, at = self.fields, f"{self.kind}.rope.scaling."
-        own: dict[str, Any] = {"truncate": False}
+        factors: dict[str, Any] = {"truncate": False}
         known = {"yarn_ext_factor"}
         if self.kind == "gpt-oss":
             known.add("yarn_attn_factor")
         else:
             factor_of_scores = fields.optional_number(f"{at}yarn_attn_factor", positive=True)
-            own = {"attention_factor": factor_of_scores}
+            factors = {"attention_factor": factor_of_scores}
         for name in sorted(known):
             if fields.optional_number(f"{at}{name}") not in {None, 1.0}:
                 fields.fail(f"{at}{name}", "1: it is not supported")
@@ -184,5 +184,5 @@ class Metadata:
             "original_max_position_embeddings": fields.integer(f"{at}original_context_length"),
             "beta_fast": fields.number(f"{at}yarn_beta_fast", default=32.0),
             "beta_slow": fields.number(f"{at}yarn_beta_slow", default=1.0),
-            **own,
+            **factors,
         }

@@ -293,11 +293,11 @@ class _Cursor:
         (value,) = struct.unpack(kind, self.take(struct.calcsize(kind)))
         return int(value)
 
-    def count(self, things: str, most: int) -> int:
+    def count(self, things: str, max_count: int) -> int:
         """Return a number of things that follow; each takes a byte at least."""
         count, left = self.integer("<Q"), self._left + len(self._buffer) - self._at
-        if count > min(most, left):
-            self.fail(f"expected at most {min(most, left)} {things}, got {count}")
+        if count > min(max_count, left):
+            self.fail(f"expected at most {min(max_count, left)} {things}, got {count}")
         return count
 
     def numbers(self, dtype: str, length: int) -> NDArray[Any]:
@@ -305,9 +305,9 @@ class _Cursor:
         kind = np.dtype(dtype)
         return np.frombuffer(self.take(kind.itemsize * length), dtype=kind)
 
-    def string(self, most: int = _MAX_HEADER_BYTES) -> str:
+    def string(self, max_bytes: int = _MAX_HEADER_BYTES) -> str:
         """Return a string."""
-        length = self.count("bytes of a string", most)
+        length = self.count("bytes of a string", max_bytes)
         try:
             return self.take(length).decode()
         except UnicodeDecodeError:

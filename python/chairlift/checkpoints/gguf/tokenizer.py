@@ -311,7 +311,7 @@ def _numbers(metadata: Fields, name: str, length: int, kinds: str) -> NDArray[An
 def _token(metadata: Fields, name: str, tokens: list[str]) -> str | None:
     """Read the token that an id stands for; files pad with ids that no token has."""
     key = f"{_PREFIX}{name}"
-    token_id = metadata.optional_integer(key, least=0)
+    token_id = metadata.optional_integer(key, minimum=0)
     if token_id is None or token_id >= len(tokens):
         return None
     return tokens[token_id]

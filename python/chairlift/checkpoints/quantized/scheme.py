@@ -71,7 +71,7 @@ class Scheme:
             return None
         if not isinstance(values, dict):
             fields.fail("quantization_config", "an object")
-        own = Fields(fields.path, values, prefix="quantization_config.")
+        settings = Fields(fields.path, values, prefix="quantization_config.")
         readers = {
             "awq": _read_awq,
             "compressed-tensors": _read_compressed,
@@ -81,8 +81,8 @@ class Scheme:
         }
         method = values.get("quant_method")
         if not isinstance(method, str) or method not in readers:
-            own.fail("quant_method", either(readers))
-        return readers[method](own)
+            settings.fail("quant_method", either(readers))
+        return readers[method](settings)
 
     def tensors(self, stored: Mapping[str, StoredTensor]) -> dict[str, WeightTensor]:
         """Return the tensors of a checkpoint, those of each quantized layer as one `.weight`.

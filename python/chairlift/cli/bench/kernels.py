@@ -183,7 +183,7 @@ def _layers(config: "ModelConfig", formats: list[str] | None) -> list[Layer]:
     if unknown := [name for name in formats or () if name not in known]:
         message = f"--format: expected one of {', '.join(known)}, got {unknown[0]}"
         raise ConfigError(message)
-    names = formats or [*ARITHMETICS, *sorted(set(config.block_types.values()))]
+    names = formats or [*ARITHMETICS, *sorted(set(config.quant_types.values()))]
     return [
         (shape, name) for shape in _shapes(config) for name in names if shape[1] % known[name] == 0
     ]

@@ -33,7 +33,7 @@ _MAX_SHOWN: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ModelListing:
     """A model that is here."""
 
     name: str
@@ -56,16 +56,16 @@ class Description:
     """Why it cannot be served; empty if it can."""
 
 
-def packaged_models() -> Iterator[Found]:
+def packaged_models() -> Iterator[ModelListing]:
     """Return the demo and the models of installed packages."""
     for name in (DEMO, *PACKAGES):
         try:
-            yield Found(name, resolve_model(name))
+            yield ModelListing(name, resolve_model(name))
         except ModelError:
             continue  # not installed
 
 
-def cached_models() -> Iterator[Found]:
+def cached_models() -> Iterator[ModelListing]:
     """Return the models of the Hub cache, in the revision that the name of a repository means."""
     try:
         name_hub_cache()
@@ -84,13 +84,13 @@ def cached_models() -> Iterator[Found]:
         snapshot = main[0].snapshot_path
         files = [path.relative_to(snapshot).as_posix() for path in _gguf_files(snapshot.rglob)]
         if (snapshot / CONFIG).is_file():
-            yield Found(repository.repo_id, snapshot)
+            yield ModelListing(repository.repo_id, snapshot)
         models = models_of(files)
         for name, file in zip(hub_names(repository.repo_id, models), models, strict=True):
-            yield Found(name, snapshot / file)
+            yield ModelListing(name, snapshot / file)
 
 
-def models_in(folder: Path) -> Iterator[Found]:
+def models_in(folder: Path) -> Iterator[ModelListing]:
     """Return a folder if it is a model, its GGUF files, and the models of the folders in it.
 
     Raises:
@@ -109,12 +109,12 @@ def models_in(folder: Path) -> Iterator[Found]:
             continue
 
 
-def _models_of_folder(folder: Path) -> Iterator[Found]:
+def _models_of_folder(folder: Path) -> Iterator[ModelListing]:
     if (folder / CONFIG).is_file():
-        yield Found(_local_name(folder), folder)
+        yield ModelListing(_local_name(folder), folder)
     files = {path.name: path for path in _gguf_files(folder.glob)}
     for name in models_of(files):
-        yield Found(_local_name(files[name]), files[name])
+        yield ModelListing(_local_name(files[name]), files[name])
 
 
 def _gguf_files(glob: Callable[[str], Iterable[Path]]) -> list[Path]:

@@ -105,7 +105,7 @@ def load_model(
         raise ModelError(message)
     if resolved.accelerator is not None:
         # No kernel of a GPU reads the blocks of GGUF files: they are widened.
-        config = replace(config, dtype=compute_dtype(settings, config), block_types={})
+        config = replace(config, dtype=compute_dtype(settings, config), quant_types={})
         kv_dtype = backend.stored_dtype(config.dtype)
         spec = config.spec
         parts = spec.head_dims, spec.router_size > 0, spec.has_state

@@ -112,7 +112,7 @@ class EncoderRunner(ModelRunner):
                 assert isinstance(self._encoder, Encoder), "the only kind with a classifier"
                 results[key] = self._encoder.classify(vectors)
             else:
-                results[key] = self._widen(vectors)
+                results[key] = self._apply_layers(vectors)
         arrays = {key: result.numpy() for key, result in results.items()}
         return [arrays[key][place].copy() for place, key in enumerate(keys)]
 
@@ -124,7 +124,7 @@ class EncoderRunner(ModelRunner):
             return f"scores {self._classifier.pooling}"
         return f"vector {keeper.pooling}"
 
-    def _widen(self, vectors: Tensor) -> Tensor:
+    def _apply_layers(self, vectors: Tensor) -> Tensor:
         for layer in self._layers:
             vectors = layer(vectors)
         return vectors

@@ -195,7 +195,7 @@ class DeviceSampler:
             self._keep_drawn(num_samples)
 
     def launch_with_options(
-        self, turn: int, draws: SamplingInputs, options: _core.SequenceDraws, *, is_whole: bool
+        self, turn: int, sampling: SamplingInputs, options: _core.SequenceDraws, *, is_whole: bool
     ) -> None:
         """Launch the draws where some ask for more.
 
@@ -203,20 +203,20 @@ class DeviceSampler:
 
         Args:
             turn: Number of the host's buffer.
-            draws: Inputs of the step's draws.
+            sampling: Inputs of the step's draws.
             options: Options of the same draws.
             is_whole: Whether this is a step; a part of one runs again, and what is in flight then
                 came after it.
         """
-        num_samples = len(draws.slots)
+        num_samples = len(sampling.slots)
         if options.needs_tokens:
             if is_whole and self._newest is not None:
                 self._newest.wait()
-            known = self._known_token.index_select(0, draws.rows)
-            last_tokens = torch.where(draws.last_tokens < 0, known, draws.last_tokens)
+            known = self._known_token.index_select(0, sampling.rows)
+            last_tokens = torch.where(sampling.last_tokens < 0, known, sampling.last_tokens)
         else:
             # They are not looked at, and those of a step in flight are not known.
-            last_tokens = torch.zeros_like(draws.slots)
+            last_tokens = torch.zeros_like(sampling.slots)
         lists = options.lists(last_tokens, self.logits.shape[1])
         sent = self._lists.upload(turn, lists, num_samples)
         ids, logprobs = sent.candidates
@@ -236,7 +236,7 @@ class DeviceSampler:
     def fetch(
         self,
         turn: int,
-        draws: SamplingInputs,
+        sampling: SamplingInputs,
         options: _core.SequenceDraws | None,
         *,
         is_whole: bool,
@@ -245,7 +245,7 @@ class DeviceSampler:
 
         Args:
             turn: Number of the host's buffer.
-            draws: Inputs of the step's draws.
+            sampling: Inputs of the step's draws.
             options: What they ask for beside the tables; None if nothing.
             is_whole: See `launch_with_options`.
         """
@@ -255,9 +255,9 @@ class DeviceSampler:
             candidates = self._lists.download(turn, self._candidates)
         pending = Pending(
             self._accelerator.record(),
-            results[:, : len(draws.rows)],
+            results[:, : len(sampling.rows)],
             candidates,
-            partial(self._take, draws, options),
+            partial(self._take, sampling, options),
         )
         if is_whole:
             self._newest = pending
@@ -265,7 +265,7 @@ class DeviceSampler:
 
     def _take(
         self,
-        draws: SamplingInputs,
+        sampling: SamplingInputs,
         options: _core.SequenceDraws | None,
         pending: Pending,
         tokens: Tensor | None,
@@ -275,8 +275,8 @@ class DeviceSampler:
             self._newest = None
         if tokens is None:
             return
-        if len(tokens) > 0 and draws.rows[0] >= 0:  # the probe's row is none
-            self._known_token.index_copy_(0, draws.rows.long(), tokens)
+        if len(tokens) > 0 and sampling.rows[0] >= 0:  # the probe's row is none
+            self._known_token.index_copy_(0, sampling.rows.long(), tokens)
         if options is not None:
             options.record(tokens)
 

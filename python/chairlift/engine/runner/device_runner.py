@@ -219,10 +219,10 @@ class DeviceRunner(ModelRunner):
     @torch.inference_mode()
     def probe(self) -> None:
         """Run a row without a request; raise if the model fails for it."""
-        inputs, draws = self.probe_inputs()
+        inputs, sampling = self.probe_inputs()
         null_row = torch.full_like(inputs.metadata.rows, self._shape.max_num_seqs)
         metadata = replace(inputs.metadata, rows=null_row)
-        self.check_probe(self._launch(inputs._replace(metadata=metadata), draws).wait())
+        self.check_probe(self._launch(inputs._replace(metadata=metadata), sampling).wait())
 
     def _launch(self, inputs: StepInputs, probe: SamplingInputs | None = None) -> Pending:
         # A step that was launched in part has no event for its end: no copies run beside it.
@@ -233,7 +233,7 @@ class DeviceRunner(ModelRunner):
         padded = self._padded_size(inputs)
         if inputs.buffer is None:
             _copy(inputs, host)
-        draws = self._fill_draws(host, inputs, probe)
+        sampling = self._fill_draws(host, inputs, probe)
         if padded > num_rows:
             _pad(host, slice(num_rows, padded))
         step = self._cut(host, num_rows, padded, len(inputs.input_ids), num_samples)
@@ -243,13 +243,13 @@ class DeviceRunner(ModelRunner):
             partial(self._compute, step), partial(self._draws.launch, step.num_samples)
         )
         recorded.forward()
-        options = self.sampler.sequences(draws.slots, draws.position)
+        options = self.sampler.sequences(sampling.slots, sampling.position)
         is_whole = inputs.buffer is not None
         if options is None:
             recorded.draw()
         else:
-            self._draws.launch_with_options(turn, draws, options, is_whole=is_whole)
-        pending = self._draws.fetch(turn, draws, options, is_whole=is_whole)
+            self._draws.launch_with_options(turn, sampling, options, is_whole=is_whole)
+        pending = self._draws.fetch(turn, sampling, options, is_whole=is_whole)
         self._before_step = before
         return pending
 
@@ -266,15 +266,17 @@ class DeviceRunner(ModelRunner):
         """Write the inputs of the draws to the host's side; a probe brings its own."""
         num_samples = len(inputs.sample_rows)
         out = host.drawn_rows[:num_samples], host.index[:num_samples], host.position[:num_samples]
-        draws = probe
-        if draws is None:
-            draws = self.draws(inputs, out)
+        sampling = probe
+        if sampling is None:
+            sampling = self.sampling_inputs(inputs, out)
         else:
-            for part, value in zip(out, (draws.rows, draws.index, draws.position), strict=True):
+            for part, value in zip(
+                out, (sampling.rows, sampling.index, sampling.position), strict=True
+            ):
                 part.copy_(value)
         parameters = (host.temperature, host.top_k, host.top_p, host.min_p, host.seed)
-        self.sampler.gather(draws.slots, *parameters)
-        return draws
+        self.sampler.gather(sampling.slots, *parameters)
+        return sampling
 
     def _cut(
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int

@@ -206,12 +206,12 @@ class ModelRunner:
             inputs: Inputs of the step, for which `move_blocks` was called, or of a part of it.
         """
         input_ids, metadata, sample_rows, *_ = inputs
-        draws = constraints = None
+        sampling = constraints = None
         if len(sample_rows) > 0:
-            draws = self.draws(inputs)
+            sampling = self.sampling_inputs(inputs)
             # Their masks are computed beside the forward pass.
             constraints = self.sampler.constraints.start(
-                draws.slots, draws.position, draws.last_tokens
+                sampling.slots, sampling.position, sampling.last_tokens
             )
         # Where every token samples, they do so in order.
         selected = sample_rows if len(sample_rows) < len(input_ids) else None
@@ -223,15 +223,15 @@ class ModelRunner:
         if inputs.states is not None:
             self._copy_states(inputs.states.saves)
         prompt = None if scores is None else self._score(hidden[num_samples:], scores)
-        if draws is None:
+        if sampling is None:
             return replace(Sampled.empty(0), prompt=prompt)
         logits = self.model.logits(hidden[:num_samples])
         began = self._clock()
         try:
-            sampled = replace(self._sample(logits, draws, constraints), prompt=prompt)
+            sampled = replace(self._sample(logits, sampling, constraints), prompt=prompt)
             if self.pooled:
-                self._keep_vectors(hidden[:num_samples], draws.slots)
-            self._last_token.index_copy_(0, draws.rows.long(), sampled.tokens)
+                self._keep_vectors(hidden[:num_samples], sampling.slots)
+            self._last_token.index_copy_(0, sampling.rows.long(), sampled.tokens)
             return sampled
         finally:
             self.sample_ns += self._clock() - began
@@ -298,7 +298,7 @@ class ModelRunner:
         if len(inputs.swap_in) > 0:
             copy_blocks(self.kv_cache, host_pool, inputs.swap_in)
 
-    def draws(
+    def sampling_inputs(
         self, inputs: StepInputs, out: tuple[Tensor, Tensor, Tensor] | None = None
     ) -> SamplingInputs:
         """Return the rows, slots and positions of a step's draws.
@@ -324,15 +324,15 @@ class ModelRunner:
     def _sample(
         self,
         logits: Tensor,
-        draws: SamplingInputs,
+        sampling: SamplingInputs,
         constraints: _core.ConstraintMasks | None = None,
     ) -> Sampled:
         return self.sampler.sample(
             logits,
-            slots=draws.slots,
-            index=draws.index,
-            position=draws.position,
-            last_tokens=draws.last_tokens,
+            slots=sampling.slots,
+            index=sampling.index,
+            position=sampling.position,
+            last_tokens=sampling.last_tokens,
             constraints=constraints,
         )
 
@@ -343,10 +343,10 @@ class ModelRunner:
         Raises:
             ArithmeticError: The logits are not finite.
         """
-        inputs, draws = self.probe_inputs()
+        inputs, sampling = self.probe_inputs()
         batch = (inputs.input_ids, inputs.metadata, self.kv_cache, None, None)
         hidden = self.model.forward(*batch, self._states)
-        self.check_probe(self._sample(self.model.logits(hidden), draws))
+        self.check_probe(self._sample(self.model.logits(hidden), sampling))
 
     def probe_inputs(self) -> tuple[StepInputs, SamplingInputs]:
         """Return a step of one token of no request."""

@@ -111,7 +111,7 @@ class Experts:
             factors=self._factors,
             top_k=rules.top_k,
             scores=SCORES.index(rules.scores),
-            least_sum=_least(rules),
+            min_weight_sum=_min_weight_sum(rules),
             multiplier=rules.multiplier,
         )
         group_by_expert(parts.order, parts.tiles, parts.chosen, self._num, tile_rows)
@@ -183,17 +183,17 @@ def _gemm_columns(tile_rows: int) -> int:
     return 64 if tile_rows == min(EXPERT_ROWS) else 128
 
 
-def _least(rules: ExpertRules) -> float:
+def _min_weight_sum(rules: ExpertRules) -> float:
     """Negative: the weights are not divided by their sum."""
-    return -1.0 if rules.least_sum is None else rules.least_sum
+    return -1.0 if rules.min_weight_sum is None else rules.min_weight_sum
 
 
 def _stacked(layers: Sequence[LinearLayer]) -> tuple[Tensor, Tensor | None]:
     """Return the weights of all experts in one tensor, and their biases."""
-    own = [layer for layer in layers if isinstance(layer, Linear)]
-    assert len(own) == len(layers), "no others are made for a GPU"
-    biases = [layer.bias for layer in own if layer.bias is not None]
-    return torch.stack([layer.weight for layer in own]), torch.stack(biases) if biases else None
+    dense = [layer for layer in layers if isinstance(layer, Linear)]
+    assert len(dense) == len(layers), "no others are made for a GPU"
+    biases = [layer.bias for layer in dense if layer.bias is not None]
+    return torch.stack([layer.weight for layer in dense]), torch.stack(biases) if biases else None
 
 
 @operation("route_experts", "chosen", "weights")
@@ -205,7 +205,7 @@ def route_experts(
     factors: Tensor | None,
     top_k: int,
     scores: int,
-    least_sum: float,
+    min_weight_sum: float,
     multiplier: float,
 ) -> None:
     """Choose the experts of each token, and weigh them.
@@ -218,8 +218,8 @@ def route_experts(
         factors: float32 `[num_experts]`, of the weights.
         top_k: Experts of each token.
         scores: Index into `SCORES`.
-        least_sum: The weights of a token are divided by their sum, which is at least this; negative
-            leaves them.
+        min_weight_sum: The weights of a token are divided by their sum, which is at least this; a
+            negative one leaves them.
         multiplier: Multiplies the weights after that.
     """
     num_tokens, num_experts = logits.shape
@@ -235,7 +235,7 @@ def route_experts(
         factors,
         c_longlong(logits.stride(0)),
         *map(c_int, (num_tokens, num_experts, top_k, scores)),
-        c_float(least_sum),
+        c_float(min_weight_sum),
         c_float(multiplier),
     )
 

@@ -53,7 +53,7 @@ def causal_conv(
 def gated_delta(
     qkv: Tensor,
     gate: Tensor,
-    b_a: Tensor,
+    beta_alpha: Tensor,
     rules: DeltaRules,
     state: Tensor,
     batch: RaggedBatch,
@@ -61,7 +61,7 @@ def gated_delta(
 ) -> None:
     """Compute the gated delta rule of each head along the tokens of its row; see `Kernels`."""
     rows = batch.rows, batch.query_start_loc, batch.seq_lens
-    gated_delta_out(out, state, qkv, gate, b_a, *rows, *rules)
+    gated_delta_out(out, state, qkv, gate, beta_alpha, *rows, *rules)
 
 
 def selective_scan(
@@ -160,7 +160,7 @@ def gated_delta_out(
     state: Tensor,
     qkv: Tensor,
     gate: Tensor,
-    b_a: Tensor,
+    beta_alpha: Tensor,
     rows: Tensor,
     query_start_loc: Tensor,
     seq_lens: Tensor,
@@ -168,8 +168,8 @@ def gated_delta_out(
     dt_bias: Tensor,
     norm_weight: Tensor,
     eps: float,
-    most_share: float,
-    in_turn: bool,
+    max_beta: float,
+    interleaved_heads: bool,
 ) -> None:
     """Write the gated delta rule of the tokens of a step; see `causal_conv_out` and `DeltaRules`.
 
@@ -178,7 +178,7 @@ def gated_delta_out(
         state: float32 `[., num_value_heads, key_dim, value_dim]`.
         qkv: `[T, ...]`: queries, keys and values of all heads.
         gate: `[T, num_value_heads * value_dim]`.
-        b_a: `[T, 2 * num_value_heads]`.
+        beta_alpha: `[T, 2 * num_value_heads]`.
         rows: int32 `[R]`.
         query_start_loc: int32 `[R + 1]`.
         seq_lens: int32 `[R]`.
@@ -186,8 +186,8 @@ def gated_delta_out(
         dt_bias: float32 `[num_value_heads]`.
         norm_weight: float32 `[value_dim]`.
         eps: Added to the mean of the squares in the norm.
-        most_share: The largest share of a correction that is made.
-        in_turn: Which key head a value head has.
+        max_beta: The largest share of a correction that is made.
+        interleaved_heads: Which key head a value head has.
     """
     _, num_heads, key_dim, value_dim = state.shape
     num_key_heads = (qkv.shape[1] - num_heads * value_dim) // (2 * key_dim)
@@ -200,7 +200,7 @@ def gated_delta_out(
         out,
         qkv,
         gate,
-        b_a,
+        beta_alpha,
         rate,
         dt_bias,
         norm_weight,
@@ -208,13 +208,13 @@ def gated_delta_out(
         rows,
         query_start_loc,
         seq_lens,
-        *(c_longlong(part.stride(0)) for part in (out, qkv, gate, b_a, state)),
+        *(c_longlong(part.stride(0)) for part in (out, qkv, gate, beta_alpha, state)),
         c_int(num_key_heads),
         c_int(key_dim),
         c_int(value_dim),
         c_float(eps),
-        c_float(most_share),
-        c_int(in_turn),
+        c_float(max_beta),
+        c_int(interleaved_heads),
     )
 
 

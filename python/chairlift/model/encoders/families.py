@@ -77,12 +77,12 @@ def _bert(fields: Fields) -> EncoderSpec:
         norm_eps=fields.number("layer_norm_eps"),
         activation=ACTIVATIONS[fields.choice("hidden_act", ACTIVATIONS, default="gelu")],
         num_positions=fields.integer("max_position_embeddings"),
-        num_token_types=fields.integer("type_vocab_size", least=0),
+        num_token_types=fields.integer("type_vocab_size", minimum=0),
     )
 
 
 def _roberta(fields: Fields) -> EncoderSpec:
-    padding = fields.integer("pad_token_id", least=0)
+    padding = fields.integer("pad_token_id", minimum=0)
     return replace(_bert(fields), first_position=padding + 1)
 
 
@@ -364,8 +364,8 @@ def load_encoder_config(folder: Path, dtype: Dtype = Dtype.AUTO) -> EncoderConfi
     fields = Fields(folder / CONFIG, read_json(folder / CONFIG))
     name = _architecture(fields.values)
     if name in BIDIRECTIONAL:
-        own = Dtype.BFLOAT16 if dtype is Dtype.AUTO else dtype
-        return ModelConfig.load(folder, own, BIDIRECTIONAL)
+        bidirectional_dtype = Dtype.BFLOAT16 if dtype is Dtype.AUTO else dtype
+        return ModelConfig.load(folder, bidirectional_dtype, BIDIRECTIONAL)
     if name not in ENCODERS:
         fields.fail("architectures", either(ENCODERS))
     family, has_head = ENCODERS[name]

@@ -151,10 +151,10 @@ def read_dense(folder: Path) -> DenseSpec:
     activation = "tanh"
     named = fields.values.get("activation_function")
     if "activation_function" in fields.values:
-        own = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
-        if not str(named).startswith("torch.nn.") or own not in ACTIVATIONS:
+        name = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
+        if not str(named).startswith("torch.nn.") or name not in ACTIVATIONS:
             fields.fail("activation_function", f"{', '.join(ACTIVATIONS)} of torch.nn")
-        activation = own
+        activation = name
     return DenseSpec(
         folder=folder,
         in_features=fields.integer("in_features"),

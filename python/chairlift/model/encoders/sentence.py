@@ -76,16 +76,16 @@ class SentenceConfig:
             ModelError: A module takes vectors of another size than those before it.
         """
         size = hidden_size
-        given = [(folder / "modules.json: Pooling", self.pooling.size or size, size)]
+        inputs = [(folder / "modules.json: Pooling", self.pooling.size or size, size)]
         for layer in self.layers:
             if isinstance(layer, NormalizeSpec):
                 continue
             expected = layer.in_features if isinstance(layer, DenseSpec) else layer.size
-            given.append((layer.folder / "config.json", expected, size))
+            inputs.append((layer.folder / "config.json", expected, size))
             size = layer.out_features if isinstance(layer, DenseSpec) else size
-        for path, expected, own in given:
-            if expected != own:
-                message = f"{path}: expected vectors of {own} numbers, got {expected}"
+        for path, expected, before in inputs:
+            if expected != before:
+                message = f"{path}: expected vectors of {before} numbers, got {expected}"
                 raise ModelError(message)
         if self.dimensions is not None and self.dimensions > size:
             limit = f"expected at most {size}, got {self.dimensions}"

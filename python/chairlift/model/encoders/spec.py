@@ -141,5 +141,5 @@ class EncoderConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
-    block_types: Mapping[str, str] = field(default_factory=dict, hash=False)
+    quant_types: Mapping[str, str] = field(default_factory=dict, hash=False)
     stored_format: None = None

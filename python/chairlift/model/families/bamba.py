@@ -19,8 +19,8 @@ def _bamba(fields: Fields) -> ModelSpec:
     if fields.values.get("partial_rotary_factor") not in (None, _SHARE):
         fields.fail("partial_rotary_factor", f"{_SHARE}, or one in rope_parameters")
     fields = Fields(fields.path, {**fields.values, "partial_rotary_factor": _SHARE})
-    own = attention(fields, qkv_bias=bias, out_bias=bias, partial=True)
-    attended = LayerSpec(own, feed_forward, norm)
+    heads = attention(fields, qkv_bias=bias, out_bias=bias, partial=True)
+    attended = LayerSpec(heads, feed_forward, norm)
     recurrent = attended.with_state(mamba(fields))
     chosen = {*chosen}
     layers = [attended if number in chosen else recurrent for number in range(num_layers)]

@@ -25,21 +25,21 @@ def _attention(fields: Fields, factor: float) -> Attention:
     bias = fields.flag("attention_bias")
     if bias and factor != 1.0:
         fields.fail("attention_bias", "false beside an attention_in_multiplier")
-    own = attention(fields, qkv_bias=bias, out_bias=bias)
-    return replace(own, multiplier=own.scale * factor**2 * fields.number("key_multiplier"))
+    read = attention(fields, qkv_bias=bias, out_bias=bias)
+    return replace(read, multiplier=read.scale * factor**2 * fields.number("key_multiplier"))
 
 
 def _mamba(fields: Fields) -> Mamba2:
-    own, factor = mamba(fields), fields.number("ssm_in_multiplier")
-    if own.bias and factor != 1.0:
+    read, factor = mamba(fields), fields.number("ssm_in_multiplier")
+    if read.bias and factor != 1.0:
         fields.fail("mamba_proj_bias", "false beside an ssm_in_multiplier")
-    if fields.flag("projectors_bias") != own.bias:
-        fields.fail("projectors_bias", f"{own.bias}, as mamba_proj_bias".lower())
+    if fields.flag("projectors_bias") != read.bias:
+        fields.fail("projectors_bias", f"{read.bias}, as mamba_proj_bias".lower())
     has_norm = fields.flag("mamba_rms_norm")
     if has_norm and fields.flag("mamba_norm_before_gate"):
         fields.fail("mamba_norm_before_gate", "false")
-    multipliers = tuple(factor * own for own in _multipliers(fields, "ssm_multipliers", 5))
-    return replace(own, has_norm=has_norm, multipliers=multipliers)
+    multipliers = tuple(factor * read for read in _multipliers(fields, "ssm_multipliers", 5))
+    return replace(read, has_norm=has_norm, multipliers=multipliers)
 
 
 def _falcon_h1(fields: Fields) -> ModelSpec:

@@ -210,7 +210,7 @@ def window_per_layer(fields: Fields) -> list[int | None]:
     window = (
         fields.optional_integer("sliding_window") if fields.flag("use_sliding_window") else None
     )
-    first = fields.integer("max_window_layers", least=0)
+    first = fields.integer("max_window_layers", minimum=0)
     given = [SLIDING if window and layer >= first else FULL for layer in range(num_layers)]
     kinds = layer_kinds(fields, given)
     return windows_by_kind(fields, kinds, window)
@@ -252,5 +252,5 @@ def windows_by_kind(fields: Fields, kinds: Sequence[str], window: int | None) ->
     """Return the window of each layer, which those that see all tokens do not have."""
     if window is None and SLIDING in kinds:
         fields.fail("layer_types", "full_attention alone, since no sliding_window is in use")
-    own = effective_window(fields, window)
-    return [own if kind == SLIDING else None for kind in kinds]
+    sliding = effective_window(fields, window)
+    return [sliding if kind == SLIDING else None for kind in kinds]

@@ -40,7 +40,7 @@ def _gemma4(fields: Fields) -> ModelSpec:
     # The last layer sees all tokens, whatever its kind is said to be.
     kinds = [*kinds_by_pattern(fields, 6, fixed=True)[:-1], FULL]
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
-    own_heads = _heads(fields, kinds)
+    layer_heads = _heads(fields, kinds)
     norm, dense, kv_of = rms_norm(fields), mlp(fields, key=_HIDDEN_ACT), _kv_of(fields, kinds)
     wide = replace(dense, intermediate_size=2 * dense.intermediate_size)
     is_wide = fields.flag("use_double_wide_mlp")
@@ -52,7 +52,7 @@ def _gemma4(fields: Fields) -> ModelSpec:
             norm_after=True,
             has_scalar=True,
         )
-        for heads, kind, window, source in zip(own_heads, kinds, windows, kv_of, strict=True)
+        for heads, kind, window, source in zip(layer_heads, kinds, windows, kv_of, strict=True)
     ]
     spec = decoder(
         Fields(fields.path, {**fields.values, "per_layer_config": None}),
@@ -68,7 +68,7 @@ def _feed_forward(fields: Fields, dense: Mlp, norm: RmsNorm) -> Mlp | Experts:
     if not fields.flag("enable_moe_block"):
         return dense
     sparse = experts(fields, "softmax", top_k="top_k_experts", key=_HIDDEN_ACT)
-    return replace(sparse, least_sum=0.0, shared=dense, own_norm=norm, has_factors=True)
+    return replace(sparse, min_weight_sum=0.0, shared=dense, separate_norm=norm, has_factors=True)
 
 
 def _attention(
@@ -84,8 +84,8 @@ def _attention(
         source: The layer whose keys and values it sees; None is itself.
     """
     bias = fields.flag("attention_bias")
-    own = Fields(fields.path, {**fields.values, **heads}, fields.prefix, fields.keys)
-    read = attention(own, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=kind)
+    layer_fields = Fields(fields.path, {**fields.values, **heads}, fields.prefix, fields.keys)
+    read = attention(layer_fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=kind)
     return replace(
         read,
         multiplier=1.0,
@@ -105,8 +105,8 @@ def _heads(fields: Fields, kinds: Sequence[str]) -> list[Mapping[str, Any]]:
     if given is not None:
         numbers = {str(number): number for number in range(len(kinds))}
         is_known = isinstance(given, dict) and all(
-            key in numbers and isinstance(own, dict) and {*own} <= {*_HEADS}
-            for key, own in given.items()
+            key in numbers and isinstance(sizes, dict) and {*sizes} <= {*_HEADS}
+            for key, sizes in given.items()
         )
         if not is_known:
             fields.fail("per_layer_config", f"{' and '.join(_HEADS)} by the numbers of layers")
@@ -120,7 +120,7 @@ def _heads(fields: Fields, kinds: Sequence[str]) -> list[Mapping[str, Any]]:
 
 def _kv_of(fields: Fields, kinds: Sequence[str]) -> list[int | None]:
     """Read the layer whose keys and values each of the last layers sees: the last of its kind."""
-    num_shared = fields.integer("num_kv_shared_layers", least=0)
+    num_shared = fields.integer("num_kv_shared_layers", minimum=0)
     first = len(kinds) - num_shared
     last = {kind: number for number, kind in enumerate(kinds[: max(first, 0)])}
     if {*last} != {*kinds}:
@@ -129,7 +129,7 @@ def _kv_of(fields: Fields, kinds: Sequence[str]) -> list[int | None]:
 
 
 def _layer_inputs(fields: Fields) -> LayerInputs | None:
-    size = fields.integer("hidden_size_per_layer_input", least=0)
+    size = fields.integer("hidden_size_per_layer_input", minimum=0)
     if size == 0:
         return None
     num_tokens, vocab_size = (

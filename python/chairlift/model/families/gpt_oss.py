@@ -39,8 +39,8 @@ def _gpt_oss(fields: Fields) -> ModelSpec:
         bias=True,
         router_bias=True,
     )
-    own = replace(attention(fields, qkv_bias=bias, out_bias=bias), has_sinks=True)
-    layer = LayerSpec(own, sparse, rms_norm(fields))
+    heads = replace(attention(fields, qkv_bias=bias, out_bias=bias), has_sinks=True)
+    layer = LayerSpec(heads, sparse, rms_norm(fields))
     kinds = kinds_by_pattern(fields, 2, fixed=True)
     windows = windows_by_kind(fields, kinds, fields.optional_integer("sliding_window"))
     return decoder(fields, [layer.with_window(window) for window in windows])

@@ -33,9 +33,9 @@ def granite_layer(fields: Fields) -> LayerSpec:
     bias, multiplier = fields.flag("attention_bias"), fields.number("residual_multiplier")
     # A GGUF file of this architecture may be that of a Bamba.
     partial = fields.flag("rotates_a_part")
-    own = attention(fields, qkv_bias=bias, out_bias=bias, partial=partial)
+    heads = attention(fields, qkv_bias=bias, out_bias=bias, partial=partial)
     return LayerSpec(
-        replace(own, multiplier=fields.number("attention_multiplier", positive=True)),
+        replace(heads, multiplier=fields.number("attention_multiplier", positive=True)),
         mlp(fields, bias=fields.flag("mlp_bias")),
         rms_norm(fields),
         attention_multiplier=multiplier,
@@ -73,7 +73,7 @@ def _hybrid(fields: Fields) -> ModelSpec:
         attended = attended.without_rope()
     shared = Mlp(fields.integer("shared_intermediate_size"), activation(fields))
     feed_forward: Mlp | Experts = shared
-    if fields.integer("num_local_experts", least=0):
+    if fields.integer("num_local_experts", minimum=0):
         feed_forward = replace(granite_experts(fields), shared=shared)
     attended = replace(attended, feed_forward=feed_forward)
     kinds = fields.values.get("layers_block_type") or fields.values.get("layer_types")

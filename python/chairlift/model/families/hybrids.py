@@ -56,11 +56,11 @@ def _lfm2(fields: Fields) -> ModelSpec:
 def _lfm2_moe(fields: Fields) -> ModelSpec:
     num_layers, num_dense = (
         fields.integer("num_hidden_layers"),
-        fields.integer("num_dense_layers", least=0),
+        fields.integer("num_dense_layers", minimum=0),
     )
     sparse = replace(
         experts(fields, "sigmoid"),
-        least_sum=1e-6 if fields.flag("norm_topk_prob") else None,
+        min_weight_sum=1e-6 if fields.flag("norm_topk_prob") else None,
         multiplier=fields.number("routed_scaling_factor"),
         has_choice_bias=fields.flag("use_expert_bias"),
     )
@@ -101,10 +101,10 @@ def _lfm2_intermediate_size(fields: Fields) -> int:
         return size
     share = fields.number("block_ffn_dim_multiplier", positive=True)
     step = fields.integer("block_multiple_of")
-    most = MAX_OF["intermediate_size"]
-    adjusted = -(-int(min(share * (2 * size // 3), most)) // step) * step
-    if not 1 <= adjusted <= most:
-        fields.fail("intermediate_size", f"one that is 1 to {most} when it is adjusted")
+    max_size = MAX_OF["intermediate_size"]
+    adjusted = -(-int(min(share * (2 * size // 3), max_size)) // step) * step
+    if not 1 <= adjusted <= max_size:
+        fields.fail("intermediate_size", f"one that is 1 to {max_size} when it is adjusted")
     return adjusted
 
 
@@ -118,7 +118,7 @@ def _qwen3_5_moe(fields: Fields) -> ModelSpec:
 
 def _qwen3_next(fields: Fields) -> ModelSpec:
     sparse = replace(
-        _qwen_experts(fields), least_sum=0.0 if fields.flag("norm_topk_prob") else None
+        _qwen_experts(fields), min_weight_sum=0.0 if fields.flag("norm_topk_prob") else None
     )
     return _qwen_hybrid(fields, sparse_where(fields, sparse, mlp(fields)))
 
@@ -126,7 +126,7 @@ def _qwen3_next(fields: Fields) -> ModelSpec:
 def _qwen_experts(fields: Fields) -> Experts:
     return replace(
         experts(fields, "softmax"),
-        least_sum=0.0,
+        min_weight_sum=0.0,
         shared=Mlp(fields.integer("shared_expert_intermediate_size"), activation(fields)),
         shared_is_gated=True,
     )
@@ -135,10 +135,10 @@ def _qwen_experts(fields: Fields) -> Experts:
 def _qwen_hybrid(fields: Fields, feed_forwards: Sequence[Mlp | Experts]) -> ModelSpec:
     norm = rms_norm(fields, plus_one=norms_less_one(fields))
     bias, interval = fields.flag("attention_bias"), fields.integer("full_attention_interval")
-    own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, partial=True)
+    heads = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, partial=True)
     num_layers = fields.integer("num_hidden_layers")
     default = [FULL if (layer + 1) % interval == 0 else LINEAR for layer in range(num_layers)]
-    attended = LayerSpec(replace(own, has_gate=True), None, norm)
+    attended = LayerSpec(replace(heads, has_gate=True), None, norm)
     by_kind = {FULL: attended, LINEAR: attended.with_state(delta(fields))}
     kinds = mixer_kinds(fields, LINEAR, default)
     layers = [
@@ -162,7 +162,7 @@ def delta(fields: Fields) -> GatedDelta:
         value_dim=fields.integer("linear_value_head_dim"),
         num_taps=fields.integer("linear_conv_kernel_dim"),
         norm_eps=rms_norm(fields).eps,
-        in_turn=fields.flag("linear_heads_in_turn"),
+        interleaved_heads=fields.flag("linear_heads_in_turn"),
     )
 
 

@@ -33,9 +33,9 @@ def _spec(fields: Fields) -> ModelSpec:
         fields = Fields(fields.path, {**fields.values, "rope_parameters": _ROPE})
     if fields.values.get("layer_types") is not None:
         fields.fail("layer_types", "absent for this architecture")
-    own = replace(attention(fields), position_scale=position_scale(fields))
+    heads = replace(attention(fields), position_scale=position_scale(fields))
     window = effective_window(fields, fields.optional_integer("sliding_window"))
-    layer = LayerSpec(own, mlp(fields), rms_norm(fields))
+    layer = LayerSpec(heads, mlp(fields), rms_norm(fields))
     return decoder(fields, with_windows(layer, [window] * fields.integer("num_hidden_layers")))
 
 

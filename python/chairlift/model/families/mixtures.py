@@ -58,11 +58,11 @@ def _given(fields: Fields, *names: str) -> str:
 
 def _qwen3(fields: Fields) -> ModelSpec:
     bias, num_layers = fields.flag("attention_bias"), fields.integer("num_hidden_layers")
-    own = attention(fields, qk_norm=rms_norm(fields), qkv_bias=bias, out_bias=bias)
-    layer = LayerSpec(own, None, rms_norm(fields))
+    heads = attention(fields, qk_norm=rms_norm(fields), qkv_bias=bias, out_bias=bias)
+    layer = LayerSpec(heads, None, rms_norm(fields))
     sparse = replace(
         experts(fields, "softmax", num=_given(fields, "num_local_experts", "num_experts")),
-        least_sum=0.0 if fields.flag("norm_topk_prob") else None,
+        min_weight_sum=0.0 if fields.flag("norm_topk_prob") else None,
     )
     feed_forwards = sparse_where(fields, sparse, mlp(fields))
     layers = [replace(layer, feed_forward=feed_forward) for feed_forward in feed_forwards]
@@ -75,14 +75,14 @@ def _qwen3(fields: Fields) -> ModelSpec:
         # `transformers` computes by the window alone.
         fields.fail("layer_types", f"{kinds[0]} alone, as the window of every layer says")
     windows = windows_by_kind(fields, kinds, window)
-    layers = [layer.with_window(own) for layer, own in zip(layers, windows, strict=True)]
+    layers = [layer.with_window(heads) for layer, heads in zip(layers, windows, strict=True)]
     return decoder(fields, layers)
 
 
 def _mixtral(fields: Fields) -> ModelSpec:
     num = _given(fields, "num_experts", "num_local_experts")
     sparse = experts(fields, "softmax", num=num, width="intermediate_size")
-    sparse = replace(sparse, least_sum=0.0)
+    sparse = replace(sparse, min_weight_sum=0.0)
     layer = LayerSpec(attention(fields), sparse, rms_norm(fields))
     window = effective_window(fields, fields.optional_integer("sliding_window"))
     return decoder(fields, with_windows(layer, [window] * fields.integer("num_hidden_layers")))
@@ -96,27 +96,27 @@ def _granite(fields: Fields) -> ModelSpec:
 def _ernie(fields: Fields) -> ModelSpec:
     if fields.flag("use_bias"):
         fields.fail("use_bias", "false")
-    own = attention(fields)
-    assert own.rope is not None, "the fields of RoPE have defaults"
+    heads = attention(fields)
+    assert heads.rope is not None, "the fields of RoPE have defaults"
     layer = LayerSpec(
-        replace(own, rope=replace(own.rope, interleaved=True)), mlp(fields), rms_norm(fields)
+        replace(heads, rope=replace(heads.rope, interleaved=True)), mlp(fields), rms_norm(fields)
     )
     num = _given(fields, "num_experts", "moe_num_experts")
     top_k = _given(fields, "num_experts_per_tok", "moe_k")
     sparse = experts(fields, "softmax", num=num, top_k=top_k)
-    shared = fields.integer("moe_num_shared_experts", least=0)
+    shared = fields.integer("moe_num_shared_experts", minimum=0)
     sparse = replace(
         sparse,
-        least_sum=fields.number("moe_norm_min"),
+        min_weight_sum=fields.number("moe_norm_min"),
         has_choice_bias=True,
         shared=Mlp(sparse.intermediate_size * shared, sparse.activation) if shared else None,
     )
-    first = fields.integer("moe_layer_start_index", least=0)
+    first = fields.integer("moe_layer_start_index", minimum=0)
     last = fields.values.get("moe_layer_end_index")
     if last in (None, -1):
         last = fields.integer("num_hidden_layers") - 1
     else:
-        last = fields.integer("moe_layer_end_index", least=0)
+        last = fields.integer("moe_layer_end_index", minimum=0)
     interval = fields.integer("moe_layer_interval")
     layers = _mixed(fields, layer, sparse, lambda n: first <= n <= last and (n + 1) % interval == 0)
     return decoder(fields, layers)

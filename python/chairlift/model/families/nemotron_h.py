@@ -50,9 +50,9 @@ def _kinds(fields: Fields) -> list[str]:
         key, table = "hybrid_override_pattern", _LETTERS
         pattern = fields.values.get(key)
         names = list(pattern) if isinstance(pattern, str) else None
-    most = MAX_OF["num_hidden_layers"]
-    if not isinstance(names, list) or len(names) > most:
-        fields.fail(key, f"at most {most} blocks")
+    max_layers = MAX_OF["num_hidden_layers"]
+    if not isinstance(names, list) or len(names) > max_layers:
+        fields.fail(key, f"at most {max_layers} blocks")
     kinds = [table[name] for name in names if isinstance(name, str) and name in table]
     if len(kinds) != len(names) or _ATTENTION not in kinds:
         fields.fail(key, f"{', '.join(table)} alone, one of them attention")
@@ -85,7 +85,7 @@ def _experts(fields: Fields) -> Experts:
     shared = fields.integer("moe_shared_expert_intermediate_size")
     return replace(
         sparse,
-        least_sum=1e-20 if fields.flag("norm_topk_prob") else None,
+        min_weight_sum=1e-20 if fields.flag("norm_topk_prob") else None,
         multiplier=fields.number("routed_scaling_factor"),
         gated=False,
         has_choice_bias=True,

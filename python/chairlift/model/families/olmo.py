@@ -38,9 +38,9 @@ def _layer(fields: Fields, kind: str | None = None) -> LayerSpec:
     theta = None if kind is None else fields.number("rope_theta", default=_THETA)
     if kind == SLIDING and theta != _THETA:
         theta = None  # versions of `transformers` differ in whether it holds for these layers
-    own = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=kind, theta=theta)
-    own = replace(own, norms_all_heads=True)
-    return LayerSpec(own, mlp(fields), norm, norm_before=False, norm_after=True)
+    heads = attention(fields, qk_norm=norm, qkv_bias=bias, out_bias=bias, kind=kind, theta=theta)
+    heads = replace(heads, norms_all_heads=True)
+    return LayerSpec(heads, mlp(fields), norm, norm_before=False, norm_after=True)
 
 
 def _olmo2(fields: Fields) -> ModelSpec:
@@ -77,10 +77,10 @@ def _delta(fields: Fields) -> GatedDelta:
         "linear_key_head_dim": key_dim,
         "linear_value_head_dim": 2 * key_dim,
     }
-    own = delta(Fields(fields.path, {**defaults, **given}))
+    read = delta(Fields(fields.path, {**defaults, **given}))
     # The norm of a head has an eps of its own, which no field names.
     share = 2.0 if fields.flag("linear_allow_neg_eigval") else 1.0
-    return replace(own, norm_eps=1e-5, most_share=share)
+    return replace(read, norm_eps=1e-5, max_beta=share)
 
 
 def _olmo_hybrid(fields: Fields) -> ModelSpec:

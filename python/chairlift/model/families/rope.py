@@ -149,7 +149,7 @@ def _scaling(fields: Fields, values: Fields, rotary_dim: int) -> Scaling | None:
 
 def _original_length(fields: Fields, values: Fields) -> int:
     """Read the length before scaling: one beside the object of RoPE counts before the one in it."""
-    beside, inside = (own.optional_integer(_ORIGINAL_LENGTH) for own in (fields, values))
+    beside, inside = (part.optional_integer(_ORIGINAL_LENGTH) for part in (fields, values))
     return beside or inside or fields.integer("max_position_embeddings")
 
 

@@ -25,13 +25,19 @@ def _spec(fields: Fields) -> ModelSpec:
     window = (
         fields.optional_integer("sliding_window") if fields.flag("use_sliding_window") else None
     )
-    kinds = layer_kinds(fields, [FULL if own or window is None else SLIDING for own in has_rope])
+    kinds = layer_kinds(
+        fields, [FULL if is_rotated or window is None else SLIDING for is_rotated in has_rope]
+    )
     feed_forward, norm = mlp(fields, bias=fields.flag("mlp_bias")), rms_norm(fields)
     layers = [
         LayerSpec(
-            replace(every, rope=every.rope if own else None, window=own_window), feed_forward, norm
+            replace(every, rope=every.rope if is_rotated else None, window=layer_window),
+            feed_forward,
+            norm,
         )
-        for own, own_window in zip(has_rope, windows_by_kind(fields, kinds, window), strict=True)
+        for is_rotated, layer_window in zip(
+            has_rope, windows_by_kind(fields, kinds, window), strict=True
+        )
     ]
     return decoder(fields, layers)
 
@@ -43,9 +49,9 @@ def _layers_with_rope(fields: Fields, num_layers: int) -> list[bool]:
         interval = fields.integer("no_rope_layer_interval", default=4)
         return [(layer + 1) % interval != 0 for layer in range(num_layers)]
     is_list = isinstance(listed, list) and len(listed) >= num_layers
-    if not is_list or any(own not in (0, 1) for own in listed):
+    if not is_list or any(flag not in (0, 1) for flag in listed):
         fields.fail("no_rope_layers", f"a list of at least {num_layers} numbers 0 and 1")
-    return [bool(own) for own in listed[:num_layers]]
+    return [bool(flag) for flag in listed[:num_layers]]
 
 
 SMOLLM3 = Family(

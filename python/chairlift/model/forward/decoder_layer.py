@@ -53,10 +53,12 @@ class DecoderLayer:
         self.scoring: Scoring | None = None
         self.heads: int | None = None
         """Which of the model's heads the layer projects; None without attention."""
-        if (own := spec.attention) is not None:
-            self.rotation = _rotation(own, weights, tables)
-            self.scoring = Scoring(own.scale, own.window, own.soft_cap, weights.sinks)
-            self.heads = model.heads.index(own.heads)
+        if (attention := spec.attention) is not None:
+            self.rotation = _rotation(attention, weights, tables)
+            self.scoring = Scoring(
+                attention.scale, attention.window, attention.soft_cap, weights.sinks
+            )
+            self.heads = model.heads.index(attention.heads)
         self.recurrent: RecurrentMixer | None = None
         if spec.recurrent is not None and weights.recurrent is not None:
             self.recurrent = RecurrentMixer(spec.recurrent, weights.recurrent, backend.kernels)
@@ -89,19 +91,21 @@ class DecoderLayer:
         self.weights.qkv(inputs, out=projections.qkv)
         if rows is not None:
             self._adapters.qkv.add(inputs, projections.qkv, *rows)
-        own = self.spec.attention
-        if own is None or own.kv_of is not None:
+        attention = self.spec.attention
+        if attention is None or attention.kv_of is not None:
             self.backend.rotate_queries(projections, self.rotation, metadata)
             return
-        if self.weights.value_norm is not None and own.value_norm_eps is not None:
+        if self.weights.value_norm is not None and attention.value_norm_eps is not None:
             # Before the keys change, which may be the values, too.
             values, out = projections.projected_value.flatten(1), projections.value.flatten(1)
             norm = self.weights.value_norm
-            self.backend.kernels.rms_norm(values, norm, own.value_norm_eps, out=out)
+            self.backend.kernels.rms_norm(values, norm, attention.value_norm_eps, out=out)
         self.backend.rotate_and_write(projections, self.rotation, cache, metadata, slot_mapping)
 
-    def advance(self, metadata: AttentionMetadata, states: LayerStates, buffers: Buffers) -> None:
-        """Compute each token from the state of its row, which moves on."""
+    def update_states(
+        self, metadata: AttentionMetadata, states: LayerStates, buffers: Buffers
+    ) -> None:
+        """Compute each token from the state of its row, and update that state."""
         assert self.recurrent is not None, "as the spec has it"
         self.recurrent(self._inputs(buffers), metadata, states, buffers)
 
@@ -238,11 +242,11 @@ class DecoderLayer:
         """Map the inputs of the layer, by gates that the stream makes, to an update of that."""
         weights, size = self.weights, spec.size
         gates, gated = buffers.gate_up[:, :size], buffers.gated[:, :size]
-        own = buffers.layer_inputs[:, self._number * size : (self._number + 1) * size]
+        layer_inputs = buffers.layer_inputs[:, self._number * size : (self._number + 1) * size]
         assert weights.input_gate is not None, "as the spec has it"
         assert weights.input_projection is not None, "as the spec has it"
         weights.input_gate(buffers.x, out=gates)
-        self.backend.kernels.activate_mul(gates, spec.activation, out=gated, up=own)
+        self.backend.kernels.activate_mul(gates, spec.activation, out=gated, up=layer_inputs)
         weights.input_projection(gated, out=buffers.update)
 
     def _add(

@@ -38,9 +38,9 @@ def layer_slots(spec: ModelSpec) -> tuple[int, ...]:
     seen: Counter[int | None] = Counter()
     slots: list[int] = []
     for layer, group in zip(spec.layers, spec.layer_groups, strict=True):
-        own = layer.attention
-        if own is not None and own.kv_of is not None:
-            slots.append(slots[own.kv_of])
+        attention = layer.attention
+        if attention is not None and attention.kv_of is not None:
+            slots.append(slots[attention.kv_of])
             continue
         slots.append(seen[group])
         seen[group] += 1
@@ -63,22 +63,24 @@ def layer_places(
     taken: Counter[int] = Counter()
     places: list[LayerPlace | None] = []
     for layer, group in zip(spec.layers, spec.layer_groups, strict=True):
-        own = layer.attention
-        if own is None or group is None:
+        attention = layer.attention
+        if attention is None or group is None:
             places.append(None)
             continue
-        if own.kv_of is not None:
-            places.append(places[own.kv_of])
+        if attention.kv_of is not None:
+            places.append(places[attention.kv_of])
             continue
-        num_bytes = backend.block_bytes(1, own.num_kv_heads, block_size, own.head_dim, dtype)
-        places.append(LayerPlace(taken[group], num_bytes, own.num_kv_heads))
+        num_bytes = backend.block_bytes(
+            1, attention.num_kv_heads, block_size, attention.head_dim, dtype
+        )
+        places.append(LayerPlace(taken[group], num_bytes, attention.num_kv_heads))
         taken[group] += num_bytes
     return tuple(places)
 
 
 def is_mixed(spec: ModelSpec) -> bool:
     """Return whether keys and values take different sizes in different layers."""
-    return len({(own.num_kv_heads, own.head_dim) for own in spec.attentions}) > 1
+    return len({(attention.num_kv_heads, attention.head_dim) for attention in spec.attentions}) > 1
 
 
 class LayerViews:
@@ -98,18 +100,20 @@ class LayerViews:
             return tuple(None if slot is None else planes[slot] for slot in self._slots)
         spec, backend, dtype = self._model
         places = layer_places(spec, backend, block_size, dtype)
-        return tuple(None if own is None else backend.layer_of_mixed(pool, *own) for own in places)
+        return tuple(
+            None if place is None else backend.layer_of_mixed(pool, *place) for place in places
+        )
 
 
 def kv_bytes_per_block(model: ModelConfig, backend: AttentionBackend, block_size: int) -> int:
     """Return the bytes of one block, all its layers included."""
     found = layer_places(model.spec, backend, block_size, model.dtype)
-    places = [own for own in found if own is not None]
-    num_bytes = max(own.first + own.num_bytes for own in places)
+    places = [place for place in found if place is not None]
+    num_bytes = max(place.first + place.num_bytes for place in places)
     if not is_mixed(model.spec):
         return num_bytes
     return backend.mixed_block_bytes(
-        num_bytes, {own.num_bytes // own.num_kv_heads for own in places}
+        num_bytes, {place.num_bytes // place.num_kv_heads for place in places}
     )
 
 
@@ -185,10 +189,10 @@ def plan_host_blocks(
     return _checked("swap_memory", settings.swap_memory // block, 1, block, settings.swap_memory)
 
 
-def _checked(field: str, num_blocks: int, least: int, block: int, num_bytes: int) -> int:
+def _checked(field: str, num_blocks: int, min_blocks: int, block: int, num_bytes: int) -> int:
     """Return the number of blocks; raise ConfigError if the bytes are for too few, or too many."""
-    if num_blocks < least:
-        message = f"{field}: expected at least {least * block} bytes, got {num_bytes}"
+    if num_blocks < min_blocks:
+        message = f"{field}: expected at least {min_blocks * block} bytes, got {num_bytes}"
         raise ConfigError(message)
     if num_blocks > MAX_BLOCKS:
         message = f"{field}: expected at most {MAX_BLOCKS * block} bytes, got {num_bytes}"

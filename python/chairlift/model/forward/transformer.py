@@ -47,8 +47,10 @@ class Transformer:
         spec, device = config.spec, weights.embedding.device
         num_positions = config.max_model_len
         tables: dict[RopeTable | None, Tensor] = {
-            own: cos_sin_table(own.rope, own.head_dim, num_positions, own.position_scale).to(device)
-            for own in spec.rope_tables
+            table: cos_sin_table(
+                table.rope, table.head_dim, num_positions, table.position_scale
+            ).to(device)
+            for table in spec.rope_tables
         }
         # Where queries and keys are normed, and not rotated.
         tables[None] = torch.empty(num_positions, 0, device=device)
@@ -60,8 +62,8 @@ class Transformer:
         if spec.layer_inputs is not None:
             self._input_multiplier = _rounded(spec.layer_inputs.multiplier, dtype)
         self.layers = [
-            DecoderLayer(spec, number, own_weights, backend, tables, group)
-            for number, (own_weights, group) in enumerate(
+            DecoderLayer(spec, number, layer_weights, backend, tables, group)
+            for number, (layer_weights, group) in enumerate(
                 zip(weights.layers, spec.layer_groups, strict=True)
             )
         ]
@@ -69,8 +71,8 @@ class Transformer:
         norms = [layer.first_norm for layer in weights.layers]
         self._first_norm, *self._next_norms = [*norms, weights.final_norm]
         if adapters is not None:
-            for layer, own_tables in zip(self.layers, adapters.layers, strict=True):
-                layer.adapters = own_tables
+            for layer, layer_tables in zip(self.layers, adapters.layers, strict=True):
+                layer.adapters = layer_tables
         self._reserved: Buffers | None = None
         self._recorded: dict[tuple[int, ...], tuple[Recording, Tensor]] = {}
 
@@ -104,7 +106,7 @@ class Transformer:
                 None wants all.
             adapters: int32 `[T]`: the slot of each token's adapter, 0 for none; None where no token
                 has one.
-            states: From `allocate_states`, of a hybrid: they move on by the tokens. The same for
+            states: From `allocate_states`, of a hybrid; updated in place. The same tensors for
                 batches of equal `metadata.views`.
 
         Returns:
@@ -152,7 +154,7 @@ class Transformer:
         ):
             if layer.recurrent is not None:
                 assert states is not None, "a hybrid has states"
-                layer.advance(metadata, states[number], buffers)
+                layer.update_states(metadata, states[number], buffers)
             if layer.group is not None:
                 cache = caches[number]
                 assert cache is not None, "of a layer with keys"
@@ -170,15 +172,15 @@ class Transformer:
 
     def _compute_layer_inputs(self, input_ids: Tensor, buffers: Buffers) -> None:
         """Compute what each layer gets of each token, from its id and its embedding."""
-        own, weights = self.config.spec.layer_inputs, self.weights
-        if own is None:
+        spec, weights = self.config.spec.layer_inputs, self.weights
+        if spec is None:
             return
         assert weights.layer_embedding is not None, "as the spec has it"
         assert weights.layer_context is not None, "as the spec has it"
         assert weights.layer_context_norm is not None, "as the spec has it"
         kernels, inputs, context = self.backend.kernels, buffers.layer_inputs, buffers.context
         weights.layer_context(buffers.x, out=inputs)
-        kernels.rms_norm(inputs, weights.layer_context_norm, own.norm_eps, out=context)
+        kernels.rms_norm(inputs, weights.layer_context_norm, spec.norm_eps, out=context)
         kernels.select_rows(weights.layer_embedding, input_ids, inputs, self._input_multiplier)
         kernels.add_scaled(inputs, context)
         kernels.scale(inputs, 2**-0.5)
@@ -201,7 +203,7 @@ class Transformer:
         weights, config = self.weights, self.config
         device, stream_dtype = weights.embedding.device, weights.final_norm.weight.dtype
         packed = (layer.experts.mixture for layer in weights.layers if layer.experts is not None)
-        workspace_bytes = max((own.workspace_bytes for own in packed), default=0)
+        workspace_bytes = max((mixture.workspace_bytes for mixture in packed), default=0)
         return Buffers.empty(
             config.spec, num_tokens, config.dtype, device, stream_dtype, workspace_bytes
         )

@@ -49,18 +49,18 @@ def load_generic_config(folder: Path, dtype: Dtype) -> ModelConfig:
     _check_sizes(fields)
     with explained(folder):
         transformers = import_transformers()
-        own = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        kind = _class_of(transformers, own, fields)
+        theirs = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        kind = _class_of(transformers, theirs, fields)
         with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(own)
+            model = transformers.AutoModelForCausalLM.from_config(theirs)
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        text = own.get_text_config(decoder=True)
+        text = theirs.get_text_config(decoder=True)
         spec = _spec(fields, text)
         max_model_len = _integer(fields, text, "max_position_embeddings")
     if (unsupported_reason := cpu.LIMITS.unsupported_reason(spec.shape)) is not None:
         message = f"{path}: {unsupported_reason}"
         raise ModelError(message)
-    stored = getattr(own, "dtype", None)
+    stored = getattr(theirs, "dtype", None)
     auto = stored if stored in TOLERANCES else torch.bfloat16
     chosen = auto if dtype is Dtype.AUTO else getattr(torch, dtype.value)
     generation, eos_token_ids = read_generation(folder, fields)
@@ -84,9 +84,9 @@ def _check_sizes(fields: Fields) -> None:
             _check_sizes(Fields(fields.path, value, prefix=f"{fields.prefix}{name}."))
         elif isinstance(value, int) and not isinstance(value, bool):
             is_count = any(part in name for part in _COUNTED)
-            most = MAX_OF.get(name, _MAX_PARTS if is_count else MAX_INT)
-            if value > most:
-                fields.fail(name, f"an integer of at most {most}")
+            maximum = MAX_OF.get(name, _MAX_PARTS if is_count else MAX_INT)
+            if value > maximum:
+                fields.fail(name, f"an integer of at most {maximum}")
 
 
 def import_transformers() -> Any:  # noqa: ANN401 - a module without types
@@ -105,12 +105,12 @@ def import_transformers() -> Any:  # noqa: ANN401 - a module without types
     return transformers
 
 
-def _class_of(transformers: Any, own: Any, fields: Fields) -> Any:  # noqa: ANN401 - as above
+def _class_of(transformers: Any, config: Any, fields: Fields) -> Any:  # noqa: ANN401 - as above
     """Return the class of a model, unless something says that its rows cannot share a step."""
     kinds = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    if type(own) not in kinds or own.is_encoder_decoder:
+    if type(config) not in kinds or config.is_encoder_decoder:
         fields.fail("model_type", "a decoder that generates text")
-    kind = kinds[type(own)]
+    kind = kinds[type(config)]
     kind = kind[0] if isinstance(kind, tuple) else kind
     problems = {
         "a recurrent state": getattr(kind, "_is_stateful", False),
@@ -123,26 +123,26 @@ def _class_of(transformers: Any, own: Any, fields: Fields) -> Any:  # noqa: ANN4
     return kind
 
 
-def _integer(fields: Fields, own: Any, name: str) -> int:  # noqa: ANN401 - as above
-    value = getattr(own, name, None)
+def _integer(fields: Fields, config: Any, name: str) -> int:  # noqa: ANN401 - as above
+    value = getattr(config, name, None)
     return value if isinstance(value, int) and value > 0 else fields.fail(name, "an integer")
 
 
-def _spec(fields: Fields, own: Any) -> ModelSpec:  # noqa: ANN401 - as above
+def _spec(fields: Fields, config: Any) -> ModelSpec:  # noqa: ANN401 - as above
     """Return the sizes; what the layers compute is known to `transformers` alone."""
-    hidden, heads = (_integer(fields, own, n) for n in ("hidden_size", "num_attention_heads"))
+    hidden, heads = (_integer(fields, config, n) for n in ("hidden_size", "num_attention_heads"))
     attention = Attention(
         num_heads=heads,
-        num_kv_heads=getattr(own, "num_key_value_heads", None) or heads,
-        head_dim=getattr(own, "head_dim", None) or hidden // heads,
+        num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or hidden // heads,
         # Windows are known when a layer attends: its blocks are kept as if it saw all tokens.
         rope=None,
     )
-    inner = getattr(own, "intermediate_size", None)
+    inner = getattr(config, "intermediate_size", None)
     layer = LayerSpec(attention, Mlp(inner if isinstance(inner, int) else 4 * hidden), _NORM)
     return ModelSpec(
-        embedding=Embedding(_integer(fields, own, "vocab_size"), hidden),
-        layers=(layer,) * _integer(fields, own, "num_hidden_layers"),
+        embedding=Embedding(_integer(fields, config, "vocab_size"), hidden),
+        layers=(layer,) * _integer(fields, config, "num_hidden_layers"),
         final_norm=_NORM,
         head=Head(is_tied=False),
     )

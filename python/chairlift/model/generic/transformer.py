@@ -87,10 +87,10 @@ class GenericTransformer:
         for name in sorted({*info["missing_keys"], *map(str, info["mismatched_keys"])}):
             message = f"{folder}: {name}: missing or of another shape"
             raise ModelError(message)
-        own = cls(config, model.eval().requires_grad_(requires_grad=False), backend)
+        loaded = cls(config, model.eval().requires_grad_(requires_grad=False), backend)
         with explained(folder):
-            own._check()
-        return own
+            loaded._check()
+        return loaded
 
     def reserve(self, max_tokens: int) -> None:
         """Reserve nothing: `transformers` allocates as it computes."""

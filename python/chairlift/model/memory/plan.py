@@ -64,8 +64,8 @@ class MemoryPlan:
     def total_bytes(self) -> int:
         """Memory where the model is; the process uses some hundred megabytes beside."""
         swap_bytes = 0 if self.is_dedicated else self.swap_bytes
-        own = self.weight_bytes + self.kv_cache_bytes + self.activation_bytes
-        return own + self.adapter_bytes + self.state_bytes + self.draft_bytes + swap_bytes
+        always = self.weight_bytes + self.kv_cache_bytes + self.activation_bytes
+        return always + self.adapter_bytes + self.state_bytes + self.draft_bytes + swap_bytes
 
     def check(self, memory: int | None = None, host_memory: int | None = None) -> None:
         """Check that the plan fits into the memory.
@@ -171,7 +171,9 @@ def _activation_bytes(
     num_rows = min(settings.max_num_seqs, num_tokens)
     logits = num_rows * model.spec.vocab_size * _FLOAT32
     buffers = buffer_bytes(model.spec, num_tokens, model.dtype, stream)
-    experts = (own for layer in model.spec.layers if (own := layer.experts) is not None)
+    experts = (mixture for layer in model.spec.layers if (mixture := layer.experts) is not None)
     hidden = model.spec.hidden_size
-    inside = max((kernels.expert_bytes(own, hidden, model.dtype) for own in experts), default=0)
+    inside = max(
+        (kernels.expert_bytes(mixture, hidden, model.dtype) for mixture in experts), default=0
+    )
     return buffers + logits + num_tokens * inside

@@ -22,7 +22,7 @@ def _widths(spec: ModelSpec) -> dict[str, int]:
     """
     hidden, inner = spec.shape.hidden_size, spec.shape.intermediate_size
     inputs = 0 if spec.layer_inputs is None else spec.layer_inputs.size
-    recurrent = [own for layer in spec.layers if (own := layer.recurrent) is not None]
+    recurrent = [mixer for layer in spec.layers if (mixer := layer.recurrent) is not None]
     is_gated = any(mlp.gated for layer in spec.layers if (mlp := layer.dense) is not None)
     return {
         "x": hidden,
@@ -32,9 +32,9 @@ def _widths(spec: ModelSpec) -> dict[str, int]:
         "qkv": max(heads.projected_size for heads in spec.heads),
         "values": max(heads.normed_size for heads in spec.heads),
         "attended": max(heads.query_size for heads in spec.heads),
-        "projected": _aligned(max((own.projected_size for own in recurrent), default=0)),
-        "convolved": max((own.conv_size for own in recurrent), default=0),
-        "mixed": max((own.mixed_size for own in recurrent), default=0),
+        "projected": _aligned(max((mixer.projected_size for mixer in recurrent), default=0)),
+        "convolved": max((mixer.conv_size for mixer in recurrent), default=0),
+        "mixed": max((mixer.mixed_size for mixer in recurrent), default=0),
         "gate_up": max(2 * inner if is_gated else inner, inputs),
         "gated": max(inner, inputs),
         "layer_inputs": spec.num_layers * inputs,
@@ -170,7 +170,7 @@ class Buffers(NamedTuple):
 
     def first(self, num_tokens: int) -> "Buffers":
         """Return the part of these buffers that so many tokens need."""
-        parts = self._replace(heads=tuple(own.first(num_tokens) for own in self.heads))
+        parts = self._replace(heads=tuple(heads.first(num_tokens) for heads in self.heads))
         return Buffers._make(
             part[:num_tokens] if isinstance(part, Tensor) else part for part in parts
         )
@@ -207,9 +207,9 @@ class Buffers(NamedTuple):
             kernels.select_rows(self.mixed, tokens, mixed)
             small = small._replace(mixed=mixed)
         if heads is not None:
-            own, shape = self.heads[heads], small.heads[heads].attended.shape
-            attended = own.projections.qkv.view(-1)[: shape.numel()].view(shape)
-            kernels.select_rows(own.attended, tokens, attended)
+            layer_heads, shape = self.heads[heads], small.heads[heads].attended.shape
+            attended = layer_heads.projections.qkv.view(-1)[: shape.numel()].view(shape)
+            kernels.select_rows(layer_heads.attended, tokens, attended)
             selected = list(small.heads)
             selected[heads] = selected[heads]._replace(attended=attended)
             small = small._replace(heads=tuple(selected))

@@ -60,9 +60,9 @@ def kv_share(settings: "EngineConfig", spec: ModelSpec, num_bytes: int) -> int:
     left = num_bytes - state_bytes(spec, num_states(settings.max_num_seqs))
     if settings.prefix_cache and settings.state_snapshots is None:
         # The snapshots that `plan_snapshots` will take.
-        most = state_bytes(spec, _SNAPSHOTS_PER_ROW * settings.max_num_seqs)
+        max_bytes = state_bytes(spec, _SNAPSHOTS_PER_ROW * settings.max_num_seqs)
         fit = int(left * _SHARE_OF_KV_CACHE / (1 + _SHARE_OF_KV_CACHE))
-        left -= max(state_bytes(spec, _MIN_SNAPSHOTS), min(fit, most))
+        left -= max(state_bytes(spec, _MIN_SNAPSHOTS), min(fit, max_bytes))
     else:
         left -= state_bytes(spec, plan_snapshots(settings, spec, 0))
     return max(0, left)
@@ -106,12 +106,12 @@ def cut_states(spec: ModelSpec, pool: Tensor) -> States:
     """
     begin, states = 0, []
     for shapes in _state_shapes(spec):
-        own = []
+        layer_states = []
         for shape in shapes:
             end = begin + prod(shape)
-            own.append(pool[:, begin:end].view(len(pool), *shape))
+            layer_states.append(pool[:, begin:end].view(len(pool), *shape))
             begin = end
-        states.append(tuple(own))
+        states.append(tuple(layer_states))
     return tuple(states)
 
 
@@ -123,7 +123,7 @@ def state_bytes(spec: ModelSpec, num_rows: int) -> int:
 
 def _state_shapes(spec: ModelSpec) -> list[tuple[tuple[int, ...], ...]]:
     recurrent = (layer.recurrent for layer in spec.layers)
-    return [() if own is None else own.state_shapes for own in recurrent]
+    return [() if mixer is None else mixer.state_shapes for mixer in recurrent]
 
 
 class RecurrentMixer:
@@ -186,7 +186,7 @@ class RecurrentMixer:
         assert weights.dt_bias is not None, "of this kind of layer"
         assert weights.state_norm is not None, "of this kind of layer"
         numbers = weights.rate, weights.dt_bias, weights.state_norm
-        rules = DeltaRules(*numbers, spec.norm_eps, spec.most_share, spec.in_turn)
+        rules = DeltaRules(*numbers, spec.norm_eps, spec.max_beta, spec.interleaved_heads)
         out = self.mixed(buffers)
         self._kernels.gated_delta(convolved, gate, beta_alpha, rules, states[1], batch, out)
 

@@ -128,7 +128,7 @@ class Experts:
     bias: bool = False
     """Whether the layers of each expert have a bias."""
     router_bias: bool = False
-    least_sum: float | None = None
+    min_weight_sum: float | None = None
     """The weights of a token are divided by their sum, which is at least this; None leaves them."""
     multiplier: float = 1.0
     """Multiplies the weights after that."""
@@ -138,7 +138,7 @@ class Experts:
     """Computes every token, beside the chosen ones."""
     shared_is_gated: bool = False
     """What it adds is multiplied by the sigmoid of one more output of the router."""
-    own_norm: RmsNorm | None = None
+    separate_norm: RmsNorm | None = None
     """Four norms, each with weights of its own: of the stream, for the router and for the experts,
     and of what the shared expert and the others add. None leaves that to the norms of the layer."""
     has_factors: bool = False
@@ -159,6 +159,6 @@ class Experts:
             return "router_bias: expected none beside the gate of a shared feed-forward"
         if self.limit is not None and (self.activation != "silu" or not self.gated):
             return "limit: expected none unless a gate has silu"
-        if self.own_norm is not None and self.shared is None:
+        if self.separate_norm is not None and self.shared is None:
             return "experts: expected a shared one beside those with norms of their own"
         return None

@@ -46,7 +46,7 @@ class LayerSpec:
     @property
     def mixers(self) -> tuple[Attention | Recurrent, ...]:
         """What mixes tokens."""
-        return tuple(own for own in (self.attention, self.recurrent) if own is not None)
+        return tuple(mixer for mixer in (self.attention, self.recurrent) if mixer is not None)
 
     @property
     def is_half(self) -> bool:
@@ -61,8 +61,8 @@ class LayerSpec:
     @property
     def dense(self) -> Mlp | None:
         """The feed-forward of every token: all of it, or what experts share."""
-        own = self.feed_forward
-        return own.shared if isinstance(own, Experts) else own
+        mlp = self.feed_forward
+        return mlp.shared if isinstance(mlp, Experts) else mlp
 
     def with_window(self, window: int | None) -> "LayerSpec":
         """Return a layer of attention with another window."""
@@ -90,7 +90,7 @@ class LayerSpec:
         if self.has_scalar and self.feed_forward is None:
             return "has_scalar: expected a feed-forward"
         return next(
-            (found for own in mixers if (found := own.unsupported_reason()) is not None), None
+            (found for mixer in mixers if (found := mixer.unsupported_reason()) is not None), None
         )
 
 
@@ -154,12 +154,12 @@ class ModelSpec:
             if layer.attention is not None:
                 self._check_sharing(number, layer.attention)
 
-    def _check_sharing(self, number: int, own: Attention) -> None:
+    def _check_sharing(self, number: int, attention: Attention) -> None:
         """Check that a layer can see the keys and values of the one that it names."""
-        if own.kv_of is None:
+        if attention.kv_of is None:
             return
-        source = self.layers[own.kv_of].attention if 0 <= own.kv_of < number else None
-        sizes = own.window, own.num_kv_heads, own.head_dim
+        source = self.layers[attention.kv_of].attention if 0 <= attention.kv_of < number else None
+        sizes = attention.window, attention.num_kv_heads, attention.head_dim
         if (
             source is None
             or source.kv_of is not None
@@ -168,7 +168,7 @@ class ModelSpec:
         ):
             message = (
                 f"layers[{number}].kv_of: expected a layer before it with keys of its own, and"
-                f" with the same window and heads, of a decoder, got {own.kv_of}"
+                f" with the same window and heads, of a decoder, got {attention.kv_of}"
             )
             raise SpecError(message)
 
@@ -199,23 +199,27 @@ class ModelSpec:
 
     def _shapes_of(self, attentions: Iterable[Attention]) -> Iterator[LayerShape]:
         hidden, inner = self.hidden_size, max(map(_intermediate_size, self.layers))
-        for own in attentions:
-            yield LayerShape(hidden, inner, own.num_heads, own.num_kv_heads, own.head_dim)
+        for attention in attentions:
+            yield LayerShape(
+                hidden, inner, attention.num_heads, attention.num_kv_heads, attention.head_dim
+            )
 
     @property
     def head_dims(self) -> tuple[int, ...]:
         """The different sizes of a head."""
-        return tuple(dict.fromkeys(own.head_dim for own in self.attentions))
+        return tuple(dict.fromkeys(attention.head_dim for attention in self.attentions))
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
         """The attention of each layer that has one."""
-        return tuple(own for layer in self.layers if (own := layer.attention) is not None)
+        return tuple(
+            attention for layer in self.layers if (attention := layer.attention) is not None
+        )
 
     @property
     def heads(self) -> tuple[Heads, ...]:
         """The different heads that layers project, in order of appearance."""
-        return tuple(dict.fromkeys(own.heads for own in self.attentions))
+        return tuple(dict.fromkeys(attention.heads for attention in self.attentions))
 
     @property
     def has_state(self) -> bool:
@@ -225,7 +229,9 @@ class ModelSpec:
     @property
     def router_size(self) -> int:
         """Outputs of the largest router; 0 where there are no experts."""
-        return max((own.router_size for layer in self.layers if (own := layer.experts)), default=0)
+        return max(
+            (experts.router_size for layer in self.layers if (experts := layer.experts)), default=0
+        )
 
     @property
     def ropes(self) -> tuple[Rope, ...]:
@@ -246,10 +252,10 @@ class ModelSpec:
     def rope_tables(self) -> tuple[RopeTable, ...]:
         """The different rotations of keys and of queries, in order of appearance."""
         found: dict[RopeTable, None] = {}
-        for own in self.attentions:
-            if own.rope is not None:
-                for scale in (None, own.position_scale):
-                    found[RopeTable(own.rope, own.head_dim, scale)] = None
+        for attention in self.attentions:
+            if attention.rope is not None:
+                for scale in (None, attention.position_scale):
+                    found[RopeTable(attention.rope, attention.head_dim, scale)] = None
         return tuple(found)
 
     @property
@@ -260,12 +266,12 @@ class ModelSpec:
         """
         if self.bidirectional:
             return (None,)
-        return tuple(dict.fromkeys(own.window for own in self.attentions))
+        return tuple(dict.fromkeys(attention.window for attention in self.attentions))
 
     @property
     def group_shapes(self) -> tuple[LayerShape, ...]:
         """The sizes of the first layer of each KV group; on a GPU those of the whole group."""
-        first = {own.window: own for own in reversed(self.attentions)}
+        first = {attention.window: attention for attention in reversed(self.attentions)}
         return tuple(self._shapes_of(first[window] for window in self.kv_windows))
 
     @property
@@ -275,7 +281,9 @@ class ModelSpec:
             return (0,) * self.num_layers
         group = {window: number for number, window in enumerate(self.kv_windows)}
         attentions = (layer.attention for layer in self.layers)
-        return tuple(None if own is None else group[own.window] for own in attentions)
+        return tuple(
+            None if attention is None else group[attention.window] for attention in attentions
+        )
 
 
 def _intermediate_size(layer: LayerSpec) -> int:

@@ -52,9 +52,9 @@ class GatedDelta:
     num_taps: int
     norm_eps: float
     """`eps` of the norm of each head's output."""
-    most_share: float = 1.0
+    max_beta: float = 1.0
     """The largest share of a correction: with 2 the state may also turn."""
-    in_turn: bool = False
+    interleaved_heads: bool = False
     """Value head n has key head `n % num_key_heads`; else neighbours have the same one."""
 
     @property
@@ -157,9 +157,9 @@ class Mamba2:
 
 
 def _taps_unsupported_reason(num_taps: int) -> str | None:
-    most = _core.MAX_CONV_TAPS
-    is_met = 2 <= num_taps <= most
-    return None if is_met else f"num_taps: expected 2 to {most}, got {num_taps}"
+    max_taps = _core.MAX_CONV_TAPS
+    is_met = 2 <= num_taps <= max_taps
+    return None if is_met else f"num_taps: expected 2 to {max_taps}, got {num_taps}"
 
 
 Recurrent = ShortConv | GatedDelta | Mamba2

@@ -23,8 +23,8 @@ def with_attention(
 ) -> LayerTensors:
     """Return the tensors of a layer with those of its attention."""
     query, kv, head_dim = attention.query_size, attention.kv_size, attention.head_dim
-    has_own, has_gate = attention.kv_of is None, attention.has_gate
-    num_kv = 0 if not has_own else 1 if attention.keys_are_values else 2
+    has_keys, has_gate = attention.kv_of is None, attention.has_gate
+    num_kv = 0 if not has_keys else 1 if attention.keys_are_values else 2
     outputs = [2 * query if has_gate else query, *[kv] * num_kv]
     qkv = names.linear("qkv", *outputs, inputs=hidden, bias=attention.qkv_bias)
     if has_gate:
@@ -39,7 +39,7 @@ def with_attention(
         is_of_all = attention.norms_all_heads
         query_norm = names.weight("query_norm", query if is_of_all else head_dim)
         tensors = replace(tensors, query_norm=query_norm)
-        if has_own:
+        if has_keys:
             key_norm = names.weight("key_norm", kv if is_of_all else head_dim)
             tensors = replace(tensors, key_norm=key_norm)
     if attention.heads.norms_values:

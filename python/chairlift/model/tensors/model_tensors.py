@@ -38,15 +38,15 @@ def model_tensors(spec: ModelSpec, names: CheckpointNames) -> ModelTensors:
         if spec.bidirectional
         else LinearTensors((names.head,), (spec.vocab_size,), hidden),
     )
-    own = spec.layer_inputs
-    if own is None:
+    layer_inputs = spec.layer_inputs
+    if layer_inputs is None:
         return tensors
-    every, width = LayerNames(names, ""), spec.num_layers * own.size
+    every, width = LayerNames(names, ""), spec.num_layers * layer_inputs.size
     return replace(
         tensors,
-        layer_embedding=every.weight("layer_embedding", own.vocab_size, width),
+        layer_embedding=every.weight("layer_embedding", layer_inputs.vocab_size, width),
         layer_context=every.linear("layer_context", width, inputs=hidden),
-        layer_context_norm=every.weight("layer_context_norm", own.size),
+        layer_context_norm=every.weight("layer_context_norm", layer_inputs.size),
     )
 
 
@@ -163,7 +163,7 @@ def _numbered(linear: LinearTensors, number: int) -> LinearTensors:
 def _expert_norms(
     experts: Experts, hidden: int, names: LayerNames
 ) -> ExpertNorms[NormTensor] | None:
-    norm = experts.own_norm
+    norm = experts.separate_norm
     if norm is None:
         return None
     # What the router gets is divided by the root of its inputs.

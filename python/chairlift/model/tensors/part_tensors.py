@@ -88,14 +88,14 @@ class LinearTensors(NamedTuple):
     is_exact: bool = False
     """Never quantized: routers choose what is computed, and errors of decays grow by token."""
 
-    def runs(self, block_types: Mapping[str, str]) -> Iterator[tuple["LinearTensors", str | None]]:
+    def runs(self, quant_types: Mapping[str, str]) -> Iterator[tuple["LinearTensors", str | None]]:
         """Yield neighbours that are stored alike, and the type of their blocks.
 
         Args:
-            block_types: Block types by the names of tensors that stay as they are stored.
+            quant_types: Block types by the names of tensors that stay as they are stored.
         """
         parts = zip(self.names, self.outputs, strict=True)
-        for kind, run in groupby(parts, lambda part: block_types.get(f"{part[0]}.weight")):
+        for kind, run in groupby(parts, lambda part: quant_types.get(f"{part[0]}.weight")):
             names, outputs = zip(*run, strict=True)
             order = self.interleaved if names[0] == self.names[0] else None
             yield self._replace(names=names, outputs=outputs, interleaved=order), kind

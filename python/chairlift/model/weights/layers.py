@@ -36,7 +36,7 @@ def head_format(quantize: Quantize) -> str | None:
 def kept_blocks(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> Mapping[str, str]:
     """Return the types of the blocks that linear layers keep, by the name of the tensor."""
     keeps = quantize is Quantize.NONE and kernels.linear_from_blocks is not None
-    return config.block_types if keeps else {}
+    return config.quant_types if keeps else {}
 
 
 def stream_dtype(config: ModelConfig, quantize: Quantize, kernels: Kernels) -> torch.dtype:
@@ -88,7 +88,7 @@ def load_weights(
             dtype=config.dtype,
             stream_dtype=stream_dtype(config, quantize, kernels),
             weight_format=layer_format(quantize),
-            block_types=kept_blocks(config, quantize, kernels),
+            quant_types=kept_blocks(config, quantize, kernels),
         )
         # The head may be the embedding, and has a format of its own.
         weights: Weights = replace(tensors, head=None).map(reader.part)

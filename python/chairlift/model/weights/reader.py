@@ -58,13 +58,13 @@ class WeightReader:
         dtype: torch.dtype,
         stream_dtype: torch.dtype,
         weight_format: str | None,
-        block_types: Mapping[str, str],
+        quant_types: Mapping[str, str],
     ) -> None:
         self.kernels = kernels
         self.device = device
         self.checkpoint = checkpoint
         self.dtype = dtype
-        self.block_types = block_types
+        self.quant_types = quant_types
         self.stream_dtype = stream_dtype
         self._weight_format = weight_format
         self.on_progress = on_progress
@@ -109,15 +109,15 @@ class WeightReader:
             ModelError: Gate and up of an expert are blocks of two types.
         """
         for part in experts.gate_up:
-            if len(kinds := [kind for _, kind in part.runs(self.block_types)]) > 1:
+            if len(kinds := [kind for _, kind in part.runs(self.quant_types)]) > 1:
                 problem = f"expected the type of its gate, {kinds[0]}, got {kinds[-1]}"
                 message = f"{part.names[-1]}.weight: {problem} (--dtype bfloat16 widens both)"
                 raise ModelError(message)
         gate_up = [self.linear(part, self._weight_format) for part in experts.gate_up]
         down = [self.linear(part, self._weight_format) for part in experts.down]
         choice_bias, factors = (
-            None if own is None else self._numbers(own).flatten().tolist()
-            for own in (experts.choice_bias, experts.factors)
+            None if numbers is None else self._numbers(numbers).flatten().tolist()
+            for numbers in (experts.choice_bias, experts.factors)
         )
         return self.kernels.experts(gate_up, down, experts.spec, choice_bias, factors)
 
@@ -135,7 +135,7 @@ class WeightReader:
 
     def keeps(self, linear: LinearTensors) -> bool:
         """Return whether the weights of a layer stay in blocks."""
-        return f"{linear.names[0]}.weight" in self.block_types
+        return f"{linear.names[0]}.weight" in self.quant_types
 
     def linear(self, linear: LinearTensors, weight_format: str | None) -> LinearLayer:
         """Pack layers that share their inputs into one, outputs side by side.
@@ -144,7 +144,7 @@ class WeightReader:
             linear: The layers.
             weight_format: The format of layers that are not kept in blocks; None is the dtype.
         """
-        runs = list(linear.runs(self.block_types))
+        runs = list(linear.runs(self.quant_types))
         layers = [self._packed(run, kind, weight_format) for run, kind in runs]
         return layers[0] if len(layers) == 1 else _ConcatLinear(layers)
 

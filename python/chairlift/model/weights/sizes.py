@@ -39,8 +39,8 @@ class WeightSizes:
             return config.transformers_bytes
         num_bytes = sum(map(self._packed, replace(self._tensors, head=None).leaves()))
         num_bytes += sum(
-            table_bytes(own.rope, own.head_dim, config.max_model_len)
-            for own in config.spec.rope_tables
+            table_bytes(table.rope, table.head_dim, config.max_model_len)
+            for table in config.spec.rope_tables
         )
         return num_bytes if head is None else num_bytes + self._head(head)
 
@@ -49,9 +49,13 @@ class WeightSizes:
         unused = 0
         for layer in self._tensors.layers:
             if layer.experts is not None:
-                own = layer.experts.mixture
+                mixture = layer.experts.mixture
                 # All experts have the same shapes, and mostly the same format.
-                unused += self._packed(own) * (own.spec.num - own.spec.top_k) // own.spec.num
+                unused += (
+                    self._packed(mixture)
+                    * (mixture.spec.num - mixture.spec.top_k)
+                    // mixture.spec.num
+                )
         return unused
 
     def _packed(self, part: Part) -> int:

@@ -28,14 +28,14 @@ from chairlift.server.calls.resumables import Resumables
 from chairlift.server.calls.telemetry import new_telemetry
 from chairlift.server.config import ServerConfig, grpc_options
 from chairlift.server.limits.backlog import Backlog
-from chairlift.server.limits.engine_room import end_batch, load_of, num_without_row, queue_room
+from chairlift.server.limits.engine_state import end_batch, load_of, num_without_row, queue_capacity
 from chairlift.server.limits.gate import Gate
 from chairlift.server.limits.quotas import QuotaLimits, Quotas
 from chairlift.server.limits.receiving import Receiving
 from chairlift.server.ops.memory import watch_memory
 from chairlift.server.ops.metrics_endpoint import new_metrics
 from chairlift.server.ops.recording import record
-from chairlift.server.ops.watchdog import INTERPRETER_SILENCE_S, Watchdog
+from chairlift.server.ops.watchdog import INTERPRETER_TIMEOUT_S, Watchdog
 from chairlift.server.rpc.listen import TcpAddress, UnixAddress
 from chairlift.server.rpc.listener import grpc_server, until_lost
 from chairlift.server.rpc.status_interceptor import StatusInterceptor
@@ -93,7 +93,9 @@ class Server:
             gate=self.gate,
             model_names=config.model_names,
             authenticator=authenticator,
-            quotas=Quotas(QuotaLimits.of(config), room=functools.partial(queue_room, self.gate)),
+            quotas=Quotas(
+                QuotaLimits.of(config), capacity=functools.partial(queue_capacity, self.gate)
+            ),
             outboxes=outboxes,
             backlog=Backlog(functools.partial(num_without_row, self.gate)),
             live=Registry(functools.partial(end_batch, self.gate)),
@@ -202,7 +204,7 @@ class Server:
         self._engine = engine
         self._watchdog.watch(
             "a step has taken",
-            lambda: engine.silence_s,
+            lambda: engine.heartbeat_age_s,
             self._config.step_timeout_s,
             functools.partial(self._on_hang, engine),
         )
@@ -214,7 +216,7 @@ class Server:
             lambda record: self.metrics.step(record.duration_s, record.times)
         )
         engine.deliveries.watch(self.metrics.delivery)
-        self._watchdog.limit_silence(INTERPRETER_SILENCE_S)
+        self._watchdog.limit_silence(INTERPRETER_TIMEOUT_S)
         self.gate.load(engine)
         self.gate.open()
         await self._health.model_is_loaded()

@@ -16,7 +16,7 @@ from chairlift.api.errors import EngineState, Reason, RequestError
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.outbox import Outbox
 from chairlift.server.calls.requests import Requests
-from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.convert.messages import DeliveryOptions
 from chairlift.server.limits.receiving import Messages
 from chairlift.server.rpc.status import INTERNAL_MESSAGE
 from chairlift.server.rpc.status_interceptor import ServicerContext
@@ -240,7 +240,7 @@ class ConvertedCall(OneCall):
         outbox: Outbox,
         context: ServicerContext,
         request: types.Request,
-        output: OutputOptions,
+        output: DeliveryOptions,
         label: str,
     ) -> None:
         super().__init__(server, outbox, context)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from chairlift import _core
-from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.convert.messages import DeliveryOptions
 from chairlift.server.metrics.deliveries import FINE_TOKEN_S, FIRST_TOKEN_S, Figures
 from chairlift.v1 import generation_pb2 as pb
 
@@ -144,7 +144,7 @@ class Outbox:
         request: int,
         request_id: str,
         accepted: pb.Accepted,
-        output: OutputOptions,
+        output: DeliveryOptions,
         *,
         tenant_label: str,
         arrived_at: float,

@@ -18,9 +18,11 @@ from chairlift.server.calls.outbox import Outbox
 from chairlift.server.calls.registry import LiveRequest, Stage
 from chairlift.server.calls.request_log import log_end
 from chairlift.server.calls.requests import Requests
-from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.convert.messages import DeliveryOptions
 
-_NO_OUTPUT = OutputOptions(text=False, token_ids=False, logprobs=False, timeline=False, interval=0)
+_NO_OUTPUT = DeliveryOptions(
+    text=False, token_ids=False, logprobs=False, timeline=False, interval=0
+)
 Result = Pooled | RequestError
 
 MAX_LIVE_INPUTS: Final = 256

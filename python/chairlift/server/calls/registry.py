@@ -16,9 +16,9 @@ from typing import Final, Protocol
 from chairlift.api import types
 from chairlift.api.errors import Reason, RequestError
 from chairlift.api.types import FinishReason
-from chairlift.engine.handle import Handle
+from chairlift.engine.submitted_request import SubmittedRequest
 from chairlift.server.calls.resumables import Resumable
-from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.convert.messages import DeliveryOptions
 from chairlift.server.limits.backlog import AdmissionSlot
 from chairlift.server.limits.quotas import QuotaLease
 from chairlift.v1 import generation_pb2 as pb
@@ -58,14 +58,14 @@ class Call(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class LiveRequest(Handle):
+class LiveRequest(SubmittedRequest):
     """A request between its submission and its last event, which its call handles."""
 
     call: Call
     label: str
     """The client's name of the request; the handle's where the client gives none."""
     tenant: str
-    output: OutputOptions
+    output: DeliveryOptions
     lease: QuotaLease
     slot: AdmissionSlot
     arrived_at: float
@@ -81,7 +81,7 @@ class LiveRequest(Handle):
     """The log and window of a request that outlives its stream."""
 
     def __post_init__(self) -> None:
-        self.label = self.label or self.name
+        self.label = self.label or self.handle
 
     def deliver(self, event: types.Event) -> None:
         """Handle an event; a request whose call is over ignores it."""
@@ -138,7 +138,7 @@ class Registry:
 
     def add(self, request: LiveRequest) -> None:
         """Register a request that was submitted."""
-        self._by_handle[request.name] = request
+        self._by_handle[request.handle] = request
         request.call.live[request.label] = request
         self._batch_flush.add(half_closed=request.call.half_closed)
 
@@ -146,7 +146,7 @@ class Registry:
         """Note that the scheduler has taken a request."""
         request.stage = Stage.QUEUED
         self._names[engine_id] = RequestNames(
-            engine_id, request.name, request.label, request.tenant
+            engine_id, request.handle, request.label, request.tenant
         )
 
     def started(self, request: LiveRequest, *, has_token: bool = True) -> None:
@@ -191,11 +191,11 @@ class Registry:
             self.started(request, has_token=False)
         request.stage = Stage.ENDED
         request.lease.release()
-        self._by_handle.pop(request.name, None)
+        self._by_handle.pop(request.handle, None)
         del request.call.live[request.label]
         names = None if request.engine_id is None else self._names.get(request.engine_id)
         # An engine that was restarted counts its ids from the start: another may have this one.
-        if names is not None and names.handle == request.name:
+        if names is not None and names.handle == request.handle:
             num_output = 0 if request.usage is None else request.usage.output_tokens
             names = replace(names, reason=reason.value.lower(), num_output_tokens=num_output)
             self._names[names.engine_id] = names
@@ -224,7 +224,7 @@ class Registry:
             live
             for live in self._of_tenant(tenant)
             if target == "all"
-            or (target == "handle" and live.name == request.handle)
+            or (target == "handle" and live.handle == request.handle)
             or (target == "request_id" and live.label == request.request_id)
         ]
 

@@ -24,7 +24,7 @@ _TIMES: Final = tuple(
 def log_trace(live: LiveRequest) -> None:
     """Log the trace context of a request, if it has one."""
     if TRACEPARENT.fullmatch(live.traceparent):
-        trace = fields(handle=live.name, traceparent=live.traceparent)
+        trace = fields(handle=live.handle, traceparent=live.traceparent)
         _log.info("request has a trace", extra=trace)
 
 
@@ -51,7 +51,7 @@ def log_end(
     usage = {} if live.usage is None else _usage_fields(live.usage)
     times = {} if timeline is None else _timeline_fields(timeline)
     details = fields(
-        handle=live.name,
+        handle=live.handle,
         request_id=live.label,
         tenant=live.tenant or None,
         status=status,

@@ -101,7 +101,7 @@ class Requests:
     async def submit(
         self,
         request: types.Request,
-        output: convert.OutputOptions,
+        output: convert.DeliveryOptions,
         label: str = "",
         *,
         arrived_at: float,
@@ -153,7 +153,7 @@ class Requests:
                 live.resumable = self._server.resumables.reserve(
                     self._tenant, self._connection, resume_window_s, num_kept_bytes
                 )
-                live.resumable.begin(live.name)
+                live.resumable.begin(live.handle)
                 undo.callback(live.resumable.forget)
             engine.submit(live)
             undo.pop_all()
@@ -331,7 +331,7 @@ class Requests:
         self._outbox.accept(
             event.request_id,
             live.label,
-            convert.from_accepted(event, live.name),
+            convert.from_accepted(event, live.handle),
             live.output,
             tenant_label=self._server.metrics.tenant_label(self._tenant),
             arrived_at=live.arrived_at,

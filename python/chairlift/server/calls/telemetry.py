@@ -194,7 +194,7 @@ def _attributes(live: LiveRequest, end: RequestEnd, model: str) -> Mapping[str, 
     prepared, usage = live.prepared, live.usage
     sampling = prepared.sampling
     attributes: dict[str, Any] = {
-        "gen_ai.response.id": live.name,
+        "gen_ai.response.id": live.handle,
         "gen_ai.response.model": model,
         "gen_ai.request.max_tokens": prepared.max_tokens,
         "gen_ai.request.temperature": sampling.temperature,

@@ -55,8 +55,8 @@ _WAIT_CAUSES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class OutputOptions:
-    """The part of `Output` that the server itself implements."""
+class DeliveryOptions:
+    """What the server delivers of the output of a request, and how often."""
 
     text: bool
     token_ids: bool
@@ -105,7 +105,7 @@ def to_request(
     served: Sequence[str],
     tenant: str,
     limits: TextLimits,
-) -> tuple[types.Request, OutputOptions]:
+) -> tuple[types.Request, DeliveryOptions]:
     """Convert a request.
 
     Args:
@@ -221,8 +221,8 @@ def _schedule(schedule: pb.Schedule, path: str = "") -> types.Schedule:
     )
 
 
-def _delivery(output: pb.Output) -> OutputOptions:
-    return OutputOptions(
+def _delivery(output: pb.Output) -> DeliveryOptions:
+    return DeliveryOptions(
         text=optional(output, "text", True),
         token_ids=output.token_ids,
         logprobs=output.HasField("logprobs"),
@@ -281,7 +281,7 @@ def from_accepted(event: types.Accepted, handle: str) -> pb.Accepted:
     )
 
 
-def from_finished(event: types.Finished, output: OutputOptions) -> pb.Finished:
+def from_finished(event: types.Finished, output: DeliveryOptions) -> pb.Finished:
     """Convert the event."""
     finished = pb.Finished(
         reason=_FINISH_REASONS[event.reason],
@@ -295,7 +295,7 @@ def from_finished(event: types.Finished, output: OutputOptions) -> pb.Finished:
     return finished
 
 
-def from_failed(event: types.Failed, error: pb.Error, output: OutputOptions) -> pb.Failed:
+def from_failed(event: types.Failed, error: pb.Error, output: DeliveryOptions) -> pb.Failed:
     """Convert the event; `error` is its reason as `status.to_error` renders it."""
     with_timeline = output.timeline and event.timeline is not None
     return pb.Failed(

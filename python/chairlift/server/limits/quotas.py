@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from chairlift.api import types
 from chairlift.api.errors import Reason, RequestError
 from chairlift.server.config import ServerConfig
-from chairlift.server.limits.shares import Room, Share, Shares, holders_of
+from chairlift.server.limits.shares import Capacity, Share, Shares, holders_of
 
 _RETRY_S: Final = 1.0
 _MAX_SEQUENCES: Final = 1 << 16
@@ -155,19 +155,19 @@ class Quotas:
         self,
         limits: QuotaLimits,
         clock: Callable[[], float] = time.monotonic,
-        room: Callable[[int], Room] = lambda _num: Room(sys.maxsize, sys.maxsize),
+        capacity: Callable[[int], Capacity] = lambda _num: Capacity(sys.maxsize, sys.maxsize),
     ) -> None:
         """Start without tenants.
 
         Args:
             limits: The quotas.
             clock: Returns seconds.
-            room: Returns the capacity of the queue while a number of answers are live, and how
+            capacity: Returns the capacity of the queue while a number of answers are live, and how
                 many of them may have a row instead.
         """
         self._limits = limits
         self._clock = clock
-        self._shares = Shares("live requests", 0, room)
+        self._shares = Shares("live requests", 0, capacity)
         self._burst = max(limits.rate or 0.0, 1.0)
         self._usages: dict[str, _TenantUsage] = {}
         self._total = _Total()

@@ -90,7 +90,7 @@ class Receiving:
     """The calls that wait for a message, of all connections; for one event loop.
 
     Attributes:
-        churn_bytes: Bound on the bytes of ended and abandoned messages since the start.
+        ended_bytes: Bound on the bytes of ended and abandoned messages since the start.
         decoding: Queue of long messages.
     """
 
@@ -110,7 +110,7 @@ class Receiving:
         num = memory_bytes // max_message_bytes
         num_unary = max(_MIN, num // 4)
         num_streams = max(_MIN, num - num_unary)
-        self.churn_bytes = 0
+        self.ended_bytes = 0
         self.decoding = DecodingQueue()
         self._max_message_bytes = max_message_bytes
         self._clock = clock
@@ -176,7 +176,7 @@ class Receiving:
     def end(self, messages: "Messages", num_bytes: int | None) -> None:
         """Note that the message has come, or, without a number of bytes, never will."""
         del self._waiting[messages]
-        self.churn_bytes += self._max_message_bytes if num_bytes is None else num_bytes
+        self.ended_bytes += self._max_message_bytes if num_bytes is None else num_bytes
 
 
 class Messages:

@@ -53,31 +53,33 @@ class Share:
         self._num = 0
 
 
-class Room(NamedTuple):
+class Capacity(NamedTuple):
     """How much of a resource there is."""
 
     total: int
     free: int
-    elsewhere: int = 0
-    """How many of the held parts may be elsewhere, such as running instead of in the queue; each
-    holder is assumed to have its proportion of these."""
+    max_running: int = 0
+    """How many of the held parts may run, and are not in the queue; each holder is assumed to have
+    its proportion of these."""
 
 
 class Shares:
     """How much of one resource each holder has; for one event loop."""
 
-    def __init__(self, name: str, total: int, room: Callable[[int], Room] | None = None) -> None:
+    def __init__(
+        self, name: str, total: int, capacity: Callable[[int], Capacity] | None = None
+    ) -> None:
         """Start with nothing held.
 
         Args:
             name: Name of the resource, for messages.
             total: Its size.
-            room: Returns its size and how much of it is free, for a resource that keeps these
+            capacity: Returns its size and how much of it is free, for a resource that keeps these
                 numbers itself; such a resource also refuses by itself when it is full.
         """
         self._name = name
         self._total = total
-        self._room = room
+        self._capacity = capacity
         self._held: Counter[Holder] = Counter()
         self._num_held = 0
 
@@ -92,17 +94,19 @@ class Shares:
             RequestError: Nothing is free, or a holder would exceed its share.
         """
         held = self._num_held
-        room = self._room(held) if self._room else Room(self._total, self._total - held)
-        if room.free < num and self._room is None:
-            message = f"all {room.total} {self._name} of this server are taken"
+        capacity = (
+            self._capacity(held) if self._capacity else Capacity(self._total, self._total - held)
+        )
+        if capacity.free < num and self._capacity is None:
+            message = f"all {capacity.total} {self._name} of this server are taken"
             raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
-        part = 1 - min(1.0, room.elsewhere / (self._num_held + num))
+        part = 1 - min(1.0, capacity.max_running / (self._num_held + num))
         for holder in holders:
             held = self._held[holder]
-            if room.free >= num and (held + num) * part > SHARE * room.free:
+            if capacity.free >= num and (held + num) * part > SHARE * capacity.free:
                 message = (
                     f"quota {holder[0]}_share: this {holder[0]} has {held} {self._name},"
-                    f" and {room.free} of {room.total} are free"
+                    f" and {capacity.free} of {capacity.total} are free"
                 )
                 raise RequestError(Reason.QUOTA_EXCEEDED, message, retry_after_s=_RETRY_S)
         self._num_held += num

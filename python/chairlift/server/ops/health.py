@@ -151,9 +151,9 @@ class Health:
         """Update the status from the engine's progress until it is dead or the server drains."""
         longest_s = 0.0
         while engine.state is not EngineState.DEAD and not draining.is_set():
-            silent_s = _silence(engine)
-            if silent_s <= max(_STALL_S, _LONG_STEPS * longest_s):
-                longest_s = max(longest_s, silent_s)
+            age_s = _heartbeat_age_s(engine)
+            if age_s <= max(_STALL_S, _LONG_STEPS * longest_s):
+                longest_s = max(longest_s, age_s)
                 await self.set(is_serving=True)
             else:
                 await self.set(is_serving=False)
@@ -162,8 +162,8 @@ class Health:
         await self.set(is_serving=False)
 
 
-def _silence(engine: "AsyncEngine") -> float:
-    """Return the seconds since the thread was alive, or since a step if a request could run."""
+def _heartbeat_age_s(engine: "AsyncEngine") -> float:
+    """Return the seconds since the last step if a request could run, else since any heartbeat."""
     progress = engine.progress
     load = engine.load()
     runs = load.num_running > load.num_running_suspended

@@ -26,7 +26,7 @@ _NUM_SAMPLES: Final = 300
 """Samples of half a minute: three times as long as a single message may take."""
 _GROWTH_BYTES: Final = 192 * 2**20
 """Growth within that time; if it is larger, calls that may hold unfinished messages end."""
-_CHURN_BYTES: Final = 16 * 2**20
+_TRIM_BYTES: Final = 16 * 2**20
 """Bytes of ended messages after which free memory is returned."""
 _TRIM_EVERY_S: Final = 2.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -35,7 +35,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 async def watch_memory(receiving: Receiving) -> None:
     """Watch the memory for as long as the server runs; return if the system has no `statm`."""
     resident: deque[int] = deque(maxlen=_NUM_SAMPLES)
-    churn, trimmed_at = 0, time.monotonic()
+    trimmed_bytes, trimmed_at = 0, time.monotonic()
     with suppress(OSError):
         while True:
             resident.append(resident_bytes())
@@ -48,8 +48,8 @@ async def watch_memory(receiving: Receiving) -> None:
                 )
             await asyncio.sleep(_EVERY_S)
             is_due = time.monotonic() > trimmed_at + _TRIM_EVERY_S
-            if num_ended or (is_due and receiving.churn_bytes > churn + _CHURN_BYTES):
-                churn, trimmed_at = receiving.churn_bytes, time.monotonic()
+            if num_ended or (is_due and receiving.ended_bytes > trimmed_bytes + _TRIM_BYTES):
+                trimmed_bytes, trimmed_at = receiving.ended_bytes, time.monotonic()
                 await asyncio.to_thread(return_free_memory)
 
 

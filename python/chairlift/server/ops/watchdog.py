@@ -20,7 +20,7 @@ from chairlift import _core
 FAULT_EXIT: Final = 70
 """Exit code of a server that cannot go on; its supervisor should start another."""
 
-INTERPRETER_SILENCE_S: Final = 5.0
+INTERPRETER_TIMEOUT_S: Final = 5.0
 """Native code may hold the interpreter's lock for so long while the server serves."""
 
 _PERIOD_S: Final = 0.25
@@ -35,15 +35,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """Something that must not be silent for long."""
+    """Something whose heartbeat must not stop for long."""
 
     watchdog: "Watchdog"
     description: str
-    silence_s: Callable[[], float]
+    heartbeat_age_s: Callable[[], float]
     timeout_s: float
     on_hang: Callable[[], None] | None
     has_failed: bool = False
-    """Whether the last call of `silence_s` raised."""
+    """Whether the last call of `heartbeat_age_s` raised."""
 
     def close(self) -> None:
         """End the watch."""
@@ -75,7 +75,7 @@ class Watchdog:
     def watch(
         self,
         description: str,
-        silence_s: Callable[[], float],
+        heartbeat_age_s: Callable[[], float],
         timeout_s: float,
         on_hang: Callable[[], None] | None = None,
     ) -> Watch:
@@ -83,11 +83,11 @@ class Watchdog:
 
         Args:
             description: Begins the log line about a hang; the seconds follow.
-            silence_s: Return the seconds since the last sign of life; called on the thread.
+            heartbeat_age_s: Returns the seconds since the last heartbeat; called on the thread.
             timeout_s: The most that this may come to.
             on_hang: Called on the event loop; then the process has two seconds left.
         """
-        watch = Watch(self, description, silence_s, timeout_s, on_hang)
+        watch = Watch(self, description, heartbeat_age_s, timeout_s, on_hang)
         self.watches.add(watch)
         return watch
 
@@ -114,14 +114,14 @@ class Watchdog:
             except RuntimeError:  # The loop is closed: nothing is left to watch.
                 return
             for watch in tuple(self.watches):
-                silence_s = min(self._silence_s(watch), now - resumed_at)
-                if silence_s > watch.timeout_s:
-                    self._end(watch, silence_s)
+                heartbeat_age_s = min(self._heartbeat_age_s(watch), now - resumed_at)
+                if heartbeat_age_s > watch.timeout_s:
+                    self._end(watch, heartbeat_age_s)
 
-    def _silence_s(self, watch: Watch) -> float:
-        """Return the silence of what is watched; 0 where that cannot be told."""
+    def _heartbeat_age_s(self, watch: Watch) -> float:
+        """Return the seconds since the last heartbeat; 0 where that is unknown."""
         try:
-            silence_s = watch.silence_s()
+            heartbeat_age_s = watch.heartbeat_age_s()
         except Exception:
             # The other watches go on. It is said once.
             if not watch.has_failed:
@@ -129,13 +129,13 @@ class Watchdog:
                 _log.exception("a watch fails: %s", watch.description)
             return 0.0
         watch.has_failed = False
-        return silence_s
+        return heartbeat_age_s
 
     def _see_loop(self) -> None:
         self._loop_seen_at = time.monotonic()
 
-    def _end(self, watch: Watch, silence_s: float) -> None:
-        _log.critical("%s %.1f s: the process ends", watch.description, silence_s)
+    def _end(self, watch: Watch, heartbeat_age_s: float) -> None:
+        _log.critical("%s %.1f s: the process ends", watch.description, heartbeat_age_s)
         if watch.on_hang is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(watch.on_hang)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from chairlift.api.errors import ConfigError
-from chairlift.server.security.reloaded import FileRemovedError, ReloadingFile, read_file
+from chairlift.server.security.reloading_file import FileRemovedError, ReloadingFile, read_file
 
 _MIN_TOKEN_BYTES: Final = 16
 _TENANT: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
@@ -33,7 +33,7 @@ class BearerTokens:
                 quotes nothing of it.
         """
         self._tenants: ReloadingFile[_Entries] = ReloadingFile(
-            (path,), lambda: _read(path), if_gone={}
+            (path,), lambda: _read(path), if_missing={}
         )
 
     def tenant_of(self, token: bytes) -> str | None:

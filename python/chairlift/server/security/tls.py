@@ -11,7 +11,7 @@ import grpc
 
 from chairlift.api.errors import ConfigError
 from chairlift.server.config import ServerConfig
-from chairlift.server.security.reloaded import ReloadingFile, read_file
+from chairlift.server.security.reloading_file import ReloadingFile, read_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         is_queued = waiting.state is RequestState.WAITING
         wait_s = self._server.backlog.starts_in_s(waiting.num_before) if is_queued else None
         return pb.Explanation(
-            handle=live.name,
+            handle=live.handle,
             request_id=live.label,
             state=_STATES[waiting.state],
             cause=wait_cause(waiting.cause),

@@ -50,8 +50,8 @@ class ConstraintProcess:
             text = f"expected less work: it takes more than {MAX_PROCESSOR_S:g} s to compile"
             _refuse(source, text)
         except EndedError:
-            most = MAX_MEMORY_BYTES // 2**20
-            text = f"expected a smaller one: it nests too deeply, or takes more than {most} MiB"
+            max_mib = MAX_MEMORY_BYTES // 2**20
+            text = f"expected a smaller one: it nests too deeply, or takes more than {max_mib} MiB"
             _refuse(source, text)
         if "error" in answer:
             _refuse(source, answer["error"])

@@ -128,8 +128,8 @@ class _Document:
         self._has_controls = False
         self._rewriters = self._new_rewriters()
         self._anchors: dict[str, str] | None = None
-        own = root.get("$id", root.get("id")) if isinstance(root, dict) else None
-        self._id = own.rstrip("#") if isinstance(own, str) else ""
+        identifier = root.get("$id", root.get("id")) if isinstance(root, dict) else None
+        self._id = identifier.rstrip("#") if isinstance(identifier, str) else ""
 
     def rewritten(self) -> Schema:
         """Return the whole schema."""
@@ -159,8 +159,8 @@ class _Document:
                 message = f"$.x-guidance.{short(key)}: not supported"
                 raise SchemaError(message)
         # Text with other control characters has no form without `\\u`.
-        own = {} if self._has_controls else {"json_allowed_escapes": _ESCAPES}
-        return {**own, **asked}
+        defaults = {} if self._has_controls else {"json_allowed_escapes": _ESCAPES}
+        return {**defaults, **asked}
 
     def _schema(self, value: object, path: str) -> Schema:
         if isinstance(value, bool):
@@ -172,11 +172,11 @@ class _Document:
         numeric = {"integer", "number"} & set(types or ("number",))
         limits = bounds(schema, path, is_integer=numeric == {"integer"})
         found: dict[str, Any] = {}
-        for key, own in schema.items():
+        for key, part in schema.items():
             if key in LOWER + UPPER:
                 found.update({key: limits.pop(key)} if key in limits else {})
             elif key != "type":
-                found.update(self._keyword(schema, key, own, f"{path}.{short(key)}"))
+                found.update(self._keyword(schema, key, part, f"{path}.{short(key)}"))
         found.update(limits)
         if types is not None:
             found["type"] = types[0] if len(types) == 1 else types
@@ -218,14 +218,14 @@ class _Document:
     def _schemas(self, value: object, path: str) -> list[Schema]:
         if not isinstance(value, list):
             raise wrong(path, "a list of schemas", value)
-        return [self._schema(own, f"{path}[{i}]") for i, own in enumerate(value)]
+        return [self._schema(part, f"{path}[{i}]") for i, part in enumerate(value)]
 
     def _mapping(self, value: object, path: str) -> dict[str, Schema]:
         if not isinstance(value, dict):
             raise wrong(path, "an object of schemas", value)
         return {
-            self._text(key, path): self._schema(own, f"{path}.{short(key)}")
-            for key, own in value.items()
+            self._text(key, path): self._schema(part, f"{path}.{short(key)}")
+            for key, part in value.items()
         }
 
     def _const(self, value: object, path: str) -> object:
@@ -236,7 +236,7 @@ class _Document:
         if not isinstance(value, list):
             raise wrong(path, "a list of values", value)
         self._note_controls(value)
-        return [literal(own, f"{path}[{i}]") for i, own in enumerate(value)]
+        return [literal(part, f"{path}[{i}]") for i, part in enumerate(value)]
 
     def _text(self, value: object, path: str) -> str:
         if not isinstance(value, str):
@@ -247,7 +247,7 @@ class _Document:
     def _required(self, value: object, path: str) -> list[str]:
         if not isinstance(value, list):
             raise wrong(path, "a list of names", value)
-        return list(dict.fromkeys(self._text(own, f"{path}[{i}]") for i, own in enumerate(value)))
+        return list(dict.fromkeys(self._text(part, f"{path}[{i}]") for i, part in enumerate(value)))
 
     def _note_controls(self, value: object) -> None:
         if self._has_controls:
@@ -255,12 +255,12 @@ class _Document:
         if isinstance(value, str):
             self._has_controls = any(c < " " and c not in "\n\r\t\b\f" for c in value)
         elif isinstance(value, list):
-            for own in value:
-                self._note_controls(own)
+            for part in value:
+                self._note_controls(part)
         elif isinstance(value, dict):
-            for key, own in value.items():
+            for key, part in value.items():
                 self._note_controls(key)
-                self._note_controls(own)
+                self._note_controls(part)
 
     def _reference(self, value: object, path: str) -> str:
         if not isinstance(value, str):
@@ -303,7 +303,7 @@ def _as_2020(schema: dict[str, Any], path: str) -> dict[str, Any]:
     if "prefixItems" in schema:
         place = f"{path}.items"
         raise wrong(place, "a schema beside prefixItems", schema["items"])
-    rest = {key: own for key, own in schema.items() if key not in ("items", "additionalItems")}
+    rest = {key: part for key, part in schema.items() if key not in ("items", "additionalItems")}
     rest["prefixItems"] = schema["items"]
     if "additionalItems" in schema:
         rest["items"] = schema["additionalItems"]
@@ -332,7 +332,9 @@ def _says_nothing(key: str, value: object, schema: dict[str, Any]) -> bool:
     if key in _NEEDS:
         return not any(other in schema for other in _NEEDS[key])
     # 0 and False, 1 and True are equal in Python.
-    return any(type(value) is type(own) and value == own for own in _NEUTRAL.get(key, ()))
+    return any(
+        type(value) is type(neutral) and value == neutral for neutral in _NEUTRAL.get(key, ())
+    )
 
 
 def _hint(key: str) -> str:
@@ -343,9 +345,9 @@ def _hint(key: str) -> str:
 
 def _check_count_of_keys(schema: dict[str, Any], path: str) -> None:
     """Refuse a number of keys that keys that repeat would make up."""
-    least = schema.get("minProperties", 0) - len(schema.get("required", ()))
+    num_others = schema.get("minProperties", 0) - len(schema.get("required", ()))
     is_open = schema.get("additionalProperties") is not False or schema.get("patternProperties")
-    if least > 1 and is_open:
+    if num_others > 1 and is_open:
         message = (
             f"{path}.minProperties: expected at most 1 more than there are required, unless"
             " additionalProperties is false"
@@ -359,11 +361,11 @@ def _check_depth(value: object) -> None:
         if depth > MAX_DEPTH:
             raise _too_deep()
         inner: list[object] = []
-        for own in level:
-            if isinstance(own, dict):
-                inner.extend(own.values())
-            elif isinstance(own, list):
-                inner.extend(own)
+        for part in level:
+            if isinstance(part, dict):
+                inner.extend(part.values())
+            elif isinstance(part, list):
+                inner.extend(part)
         level, depth = inner, depth + 1
 
 

@@ -21,18 +21,18 @@ def with_plain_keys(parts: list[Schema]) -> list[Schema]:
     Raises:
         SchemaError: A pattern is none, or what it matches cannot be told.
     """
-    if not any("patternProperties" in own for part in parts for own in _all_of(part)):
+    if not any("patternProperties" in schema for part in parts for schema in _all_of(part)):
         return parts
     names: dict[str, None] = {}
     for part in parts:
-        for own in _all_of(part):
-            names.update(dict.fromkeys(own.get("properties", ())))
-            names.update(dict.fromkeys(own.get("required", ())))
+        for schema in _all_of(part):
+            names.update(dict.fromkeys(schema.get("properties", ())))
+            names.update(dict.fromkeys(schema.get("required", ())))
     known = list(names)
     for part in parts:
-        for own in _all_of(part):
-            if "patternProperties" in own:
-                _rewrite(own, known)
+        for schema in _all_of(part):
+            if "patternProperties" in schema:
+                _rewrite(schema, known)
     return parts
 
 
@@ -78,9 +78,9 @@ def _all_of(schema: object) -> Iterator[dict[str, Any]]:
     for key in ("items", "additionalProperties"):
         yield from _all_of(schema.get(key))
     for key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-        for own in schema.get(key, ()):
-            yield from _all_of(own)
+        for part in schema.get(key, ()):
+            yield from _all_of(part)
     for key in ("properties", "patternProperties"):
-        for own in schema.get(key, {}).values():
-            yield from _all_of(own)
+        for part in schema.get(key, {}).values():
+            yield from _all_of(part)
     yield schema

@@ -21,7 +21,7 @@ _MAX_ALONE: Final = 10**18
 MAX_MULTIPLE: Final = 10_000
 """The largest `multipleOf`, its decimal point left out: the parser has a state per remainder."""
 
-_LEAST_ABOVE_ZERO: Final = 1e-30
+_MIN_POSITIVE: Final = 1e-30
 """Takes the place of a bound `0 < x`, where the parser needs an inclusive one."""
 
 MAX_COUNT: Final = 1_000_000
@@ -115,17 +115,19 @@ def bounds(schema: dict[str, Any], path: str, *, is_integer: bool) -> dict[str, 
     """
     found: dict[str, int | float] = {}
     for inclusive, exclusive in (LOWER, UPPER):
-        value = schema.get(exclusive)
-        if isinstance(value, bool):
+        exclusive_bound = schema.get(exclusive)
+        if isinstance(exclusive_bound, bool):
             # The form of draft 4.
-            own = schema.get(inclusive)
-            value, own = (own, None) if value else (None, own)
+            inclusive_bound = schema.get(inclusive)
+            exclusive_bound, inclusive_bound = (
+                (inclusive_bound, None) if exclusive_bound else (None, inclusive_bound)
+            )
         else:
-            own = schema.get(inclusive)
-        if own is not None:
-            found[inclusive] = number(own, f"{path}.{inclusive}")
-        if value is not None:
-            found[exclusive] = number(value, f"{path}.{exclusive}")
+            inclusive_bound = schema.get(inclusive)
+        if inclusive_bound is not None:
+            found[inclusive] = number(inclusive_bound, f"{path}.{inclusive}")
+        if exclusive_bound is not None:
+            found[exclusive] = number(exclusive_bound, f"{path}.{exclusive}")
     if is_integer:
         return _integer_bounds(found, path)
     for name, bound in found.items():
@@ -156,7 +158,7 @@ def _exclude_integer_bound(found: dict[str, int | float]) -> dict[str, int | flo
 
 def _next_float(bound: float, highest: float) -> float:
     """Return the float above a bound; above 0 one that is written with few digits."""
-    return math.nextafter(bound, math.inf) if bound else min(_LEAST_ABOVE_ZERO, highest)
+    return math.nextafter(bound, math.inf) if bound else min(_MIN_POSITIVE, highest)
 
 
 def _without(found: dict[str, int | float], names: tuple[str, str]) -> dict[str, int | float]:
@@ -165,9 +167,9 @@ def _without(found: dict[str, int | float], names: tuple[str, str]) -> dict[str,
 
 def _integer_bounds(found: dict[str, int | float], path: str) -> dict[str, int | float]:
     low, high = _lowest(found), _highest(found)
-    least = None if low is None else low[1]
-    most = None if high is None else high[1]
-    for bound, other in ((low, most), (high, least)):
+    minimum = None if low is None else low[1]
+    maximum = None if high is None else high[1]
+    for bound, other in ((low, maximum), (high, minimum)):
         if bound is None:
             continue
         name, value = bound
@@ -175,16 +177,16 @@ def _integer_bounds(found: dict[str, int | float], path: str) -> dict[str, int |
         if is_alone or not (_is_exact_integer(value) or value in (_MAX_INT64, _MIN_INT64)):
             place = f"{path}.{name}"
             raise _inexact(place, value)
-    if least == _MIN_INT64:
-        least = _MIN_EXACT_INT64
+    if minimum == _MIN_INT64:
+        minimum = _MIN_EXACT_INT64
     exact: dict[str, int | float] = {}
-    if least is not None:
-        exact["minimum"] = least
-    if most is not None:
-        exact["maximum"] = most
-    if most == _MIN_INT64:
+    if minimum is not None:
+        exact["minimum"] = minimum
+    if maximum is not None:
+        exact["maximum"] = maximum
+    if maximum == _MIN_INT64:
         place = f"{path}.maximum"
-        raise _inexact(place, most)
+        raise _inexact(place, maximum)
     return exact
 
 
@@ -236,16 +238,16 @@ def count(value: object, path: str) -> int | None:
     Raises:
         SchemaError: It is no length, or the least one is too large.
     """
-    is_most = path.rpartition(".")[2].startswith("max")
+    is_maximum = path.rpartition(".")[2].startswith("max")
     try:
         exact = number(value, path)
     except SchemaError:
-        if is_most and isinstance(value, int | Decimal) and value > 0:
+        if is_maximum and isinstance(value, int | Decimal) and value > 0:
             return None
         raise
     if not isinstance(exact, int) or exact < 0:
         raise wrong(path, "a number of 0 or more without a fraction", exact)
-    if is_most:
+    if is_maximum:
         return None if exact >= _ENDLESS else exact
     if exact > MAX_COUNT:
         message = f"{path}: expected at most {MAX_COUNT}, got {exact}"

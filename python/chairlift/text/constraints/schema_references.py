@@ -38,12 +38,12 @@ def anchors(root: object) -> Iterator[tuple[str, str]]:
             anchor = value.get("$anchor")
             if isinstance(anchor, str):
                 yield anchor, pointer
-            for key, own in value.items():
+            for key, part in value.items():
                 if key not in ("const", "enum", "default", "examples", "example"):
                     escaped = key.replace("~", "~0").replace("/", "~1")
-                    waiting.append((f"{pointer}/{escaped}", own))
+                    waiting.append((f"{pointer}/{escaped}", part))
         elif isinstance(value, list):
-            waiting.extend((f"{pointer}/{i}", own) for i, own in enumerate(value))
+            waiting.extend((f"{pointer}/{i}", part) for i, part in enumerate(value))
 
 
 def plain(segment: str) -> str:

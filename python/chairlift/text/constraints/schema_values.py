@@ -40,10 +40,10 @@ def _ends(schema: Schema, ends: list[bool]) -> bool:
         return schema
     if "$ref" in schema and not ends[_number_of(schema["$ref"])]:
         return False
-    if not all(_ends(own, ends) for own in schema.get("allOf", ())):
+    if not all(_ends(part, ends) for part in schema.get("allOf", ())):
         return False
     for key in ("anyOf", "oneOf"):
-        if key in schema and not any(_ends(own, ends) for own in schema[key]):
+        if key in schema and not any(_ends(part, ends) for part in schema[key]):
             return False
     if "const" in schema or "enum" in schema:
         return bool(schema.get("enum", True))
@@ -56,10 +56,10 @@ def _ends(schema: Schema, ends: list[bool]) -> bool:
 
 
 def _array_ends(schema: dict[str, Any], ends: list[bool]) -> bool:
-    least, first = schema.get("minItems", 0), schema.get("prefixItems", [])
-    if not all(_ends(own, ends) for own in first[:least]):
+    min_items, first = schema.get("minItems", 0), schema.get("prefixItems", [])
+    if not all(_ends(part, ends) for part in first[:min_items]):
         return False
-    return least <= len(first) or _ends(schema.get("items", True), ends)
+    return min_items <= len(first) or _ends(schema.get("items", True), ends)
 
 
 def _object_ends(schema: dict[str, Any], ends: list[bool]) -> bool:
@@ -78,7 +78,7 @@ def _without_endless(schema: Schema, ends: list[bool]) -> Schema:
         return schema
     if not _ends(schema, ends):
         return False
-    kept = {key: _part_without_endless(key, own, ends) for key, own in schema.items()}
+    kept = {key: _part_without_endless(key, part, ends) for key, part in schema.items()}
     if "const" in kept or "enum" in kept:
         return kept
     endless = set()
@@ -97,9 +97,9 @@ def _part_without_endless(key: str, value: Any, ends: list[bool]) -> object:  # 
         case "items" | "additionalProperties":
             return _without_endless(value, ends)
         case "allOf" | "anyOf" | "oneOf" | "prefixItems":
-            return [_without_endless(own, ends) for own in value]
+            return [_without_endless(part, ends) for part in value]
         case "properties" | "patternProperties":
-            return {name: _without_endless(own, ends) for name, own in value.items()}
+            return {name: _without_endless(part, ends) for name, part in value.items()}
         case _:
             return value
 

@@ -140,7 +140,7 @@ def _typed_parameters(tool: Tool, path: str) -> list[tuple[str, list[str]]]:
     properties = root.get("properties")
     if not isinstance(properties, Mapping):
         return []
-    found = ((str(name), kinds_of(own, root)) for name, own in properties.items())
+    found = ((str(name), kinds_of(schema, root)) for name, schema in properties.items())
     return [(name, sorted(kinds)) for name, kinds in found if kinds != {"string"}]
 
 
@@ -159,13 +159,15 @@ def kinds_of(schema: object, root: Mapping[str, Any], depth: int = 8) -> frozens
     """
     if not isinstance(schema, Mapping) or depth == 0:
         return _TEXT
-    found = _own_kinds(schema, root, depth)
+    found = _declared_kinds(schema, root, depth)
     if not found:
         return _TEXT
     return found | {"null"} if schema.get("nullable") is True else found
 
 
-def _own_kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> frozenset[str]:
+def _declared_kinds(
+    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
+) -> frozenset[str]:
     kind, values, reference = schema.get("type"), schema.get("enum"), schema.get("$ref")
     if kind is not None:
         named = kind if isinstance(kind, list) else [kind]

@@ -61,46 +61,46 @@ def check_root(schema: Mapping[str, Any]) -> None:
     held = _ROOT | _ABOUT_OTHERS
     if schema.get("minProperties", 0) in range(len(required) + 1):
         held |= {"minProperties"}
-    most = schema.get("maxProperties")
-    if isinstance(most, int) and most >= len(properties):
+    max_properties = schema.get("maxProperties")
+    if isinstance(max_properties, int) and max_properties >= len(properties):
         held |= {"maxProperties"}
     _check_keywords(schema, held, "")
 
 
-def text_of(name: str, own: object, root: Mapping[str, Any]) -> Text:
+def text_of(name: str, declared: object, root: Mapping[str, Any]) -> Text:
     """Return what the text of a parameter can be.
 
     Args:
         name: Name of the parameter.
-        own: Its schema, by which it may be a text.
+        declared: Its schema, by which it may be a text.
         root: The whole, for references within it.
 
     Raises:
         Unheld: The schema says what is not held.
     """
     place = f" of {echo(name)}"
-    schema = _text_part(own, root, place)
+    schema = _text_part(declared, root, place)
     if schema is True:
         return Text()
     if not isinstance(schema, Mapping):
         message = f"got no value{place}"
         raise Unheld(message)
     _check_keywords(schema, _TEXT, place)
-    least, most = schema.get("minLength", 0), schema.get("maxLength")
-    if not _is_length(least) or not (most is None or _is_length(most)):
+    min_length, max_length = schema.get("minLength", 0), schema.get("maxLength")
+    if not _is_length(min_length) or not (max_length is None or _is_length(max_length)):
         message = f"expected whole numbers as minLength and maxLength{place}"
         raise Unheld(message)
     lists = [schema["enum"]] if isinstance(schema.get("enum"), list) else []
     lists += [[schema["const"]]] if "const" in schema else []
     if not lists:
-        return Text(None, int(least), None if most is None else int(most))
+        return Text(None, int(min_length), None if max_length is None else int(max_length))
     kinds = kinds_of(schema, root)
     values = tuple(
         value
         for value in lists[0]
         if isinstance(value, str)
         and all(value in values for values in lists)
-        and least <= len(value) <= (len(value) if most is None else most)
+        and min_length <= len(value) <= (len(value) if max_length is None else max_length)
         and END not in value
         and (kinds == {"string"} or not _is_other(value))
     )
@@ -110,16 +110,16 @@ def text_of(name: str, own: object, root: Mapping[str, Any]) -> Text:
     return Text(values)
 
 
-def _text_part(own: object, root: Mapping[str, Any], place: str) -> object:
+def _text_part(schema: object, root: Mapping[str, Any], place: str) -> object:
     """Return the part of a schema that is about texts, behind references and beside null."""
     for _ in range(_MAX_DEPTH):
-        if not isinstance(own, Mapping):
-            return own
-        said = own.keys() - ANNOTATIONS
-        if said == {"$ref"} and isinstance(own["$ref"], str):
-            own = referred(own["$ref"], root)
-        elif said in ({"anyOf"}, {"oneOf"}) and isinstance(own[next(iter(said))], list):
-            options = own[next(iter(said))]
+        if not isinstance(schema, Mapping):
+            return schema
+        said = schema.keys() - ANNOTATIONS
+        if said == {"$ref"} and isinstance(schema["$ref"], str):
+            schema = referred(schema["$ref"], root)
+        elif said in ({"anyOf"}, {"oneOf"}) and isinstance(schema[next(iter(said))], list):
+            options = schema[next(iter(said))]
             texts = [option for option in options if may_be_text(option, root)]
             if all(_is_type_alone(option) for option in options):
                 return True
@@ -127,9 +127,9 @@ def _text_part(own: object, root: Mapping[str, Any], place: str) -> object:
             if len(texts) != 1 or any(kinds_of(other, root) != {"null"} for other in others):
                 message = f"got {next(iter(said))}{place}"
                 raise Unheld(message)
-            own = texts[0]
+            schema = texts[0]
         else:
-            return own
+            return schema
     message = f"got references that nest too deeply{place}"
     raise Unheld(message)
 

@@ -234,28 +234,30 @@ class _Grammar:
         try:
             if self._is_held:
                 tagged_arguments.check_root(schema)
-            for i, (key, own) in enumerate(
+            for i, (key, part) in enumerate(
                 properties.items() if isinstance(properties, Mapping) else ()
             ):
                 is_required = isinstance(required, list) and key in required
-                if own is False and not is_required:
+                if part is False and not is_required:
                     continue
                 head = json.dumps(f"<parameter={key}>\n", ensure_ascii=False)
-                if may_be_text(own, schema):
-                    text = self._tagged_text(key, own, schema)
+                if may_be_text(part, schema):
+                    text = self._tagged_text(key, part, schema)
                     value = self._text_rule(f"text{number}x{i}", text)
                 else:
-                    inner = {**definitions, **own} if isinstance(own, Mapping) else own
+                    inner = {**definitions, **part} if isinstance(part, Mapping) else part
                     value = f"{_json(inner)} {json.dumps(_END_OF_VALUE)}"
                 parts.append(f'({head} {value} "\\n"){"" if is_required else "?"}')
         except tagged_arguments.Unheld as error:
             tagged_arguments.refuse(error, f"chat.tools[{number}]")
         return " ".join([*parts, json.dumps("</function>\n")])
 
-    def _tagged_text(self, key: str, own: object, root: Mapping[str, Any]) -> tagged_arguments.Text:
+    def _tagged_text(
+        self, key: str, part: object, root: Mapping[str, Any]
+    ) -> tagged_arguments.Text:
         """Return what a text can be: anything where no call needs to follow its schema."""
         try:
-            return tagged_arguments.text_of(key, own, root)
+            return tagged_arguments.text_of(key, part, root)
         except tagged_arguments.Unheld:
             if self._is_held:
                 raise
@@ -270,8 +272,8 @@ class _Grammar:
             self._rules.append(f"{rule}[lazy]: /{_ANY}{_escaped(tagged_arguments.END)}/")
             return rule
         # One terminal with its end, behind which nothing may come: the first end is the only one.
-        most = "" if text.max_length is None else text.max_length
-        characters = rf"(.|\n){{{text.min_length},{most}}}"
+        max_length = "" if text.max_length is None else text.max_length
+        characters = rf"(.|\n){{{text.min_length},{max_length}}}"
         tag = _escaped(tagged_arguments.END)
         name = rule.upper()
         self._rules.append(f"{name}: /{characters}\\n{tag}/ & ~/{_ANY}{tag}(.|\\n)+/")

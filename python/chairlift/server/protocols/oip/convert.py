@@ -9,7 +9,7 @@ from chairlift.api import types
 from chairlift.api.errors import Reason, RequestError
 from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.server.convert.fields import bad, unsupported
-from chairlift.server.convert.messages import OutputOptions, check_model
+from chairlift.server.convert.messages import DeliveryOptions, check_model
 from chairlift.server.protocols.names import Names
 from chairlift.server.protocols.oip.tensors import OUTPUTS, add_output, read_inputs
 from chairlift.server.protocols.openai import parts, rules
@@ -50,7 +50,7 @@ class Job:
     """A request, and the form of its answer."""
 
     request: types.Request
-    output: OutputOptions
+    output: DeliveryOptions
     id: str
     model: str
     before: str

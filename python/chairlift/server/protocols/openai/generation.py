@@ -72,7 +72,7 @@ class Generation(HttpCall):
                 num_kept_bytes=num_kept_bytes,
             )
             if number == 0:
-                self.origin = Origin(live.name, int(time.time()), self._job.model)
+                self.origin = Origin(live.handle, int(time.time()), self._job.model)
             if live.resumable is not None:
                 live.resumable.context = Written.of(self._job, self.origin)
         self._end_requests()

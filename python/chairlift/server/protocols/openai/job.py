@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chairlift.api import types
-from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.convert.messages import DeliveryOptions
 from chairlift.server.http.errors import HttpError
 from chairlift.server.protocols.names import Names
 from chairlift.v1 import generation_pb2 as pb
@@ -72,7 +72,7 @@ class Job:
     """
 
     requests: list[types.Request]
-    output: OutputOptions
+    output: DeliveryOptions
     num_answers: int
     """Answers of each request, `n`."""
     model: str

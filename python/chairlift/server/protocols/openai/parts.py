@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from chairlift.api import types
 from chairlift.api.checks import check_count
 from chairlift.engine.prepare.sampling import MAX_LOGIT_BIASES
-from chairlift.server.convert.messages import LOGPROBS_INTERVAL, OutputOptions, check_model
+from chairlift.server.convert.messages import LOGPROBS_INTERVAL, DeliveryOptions, check_model
 from chairlift.server.protocols.openai.fields import Fields, unsupported
 
 NAMES: Final = {
@@ -136,7 +136,7 @@ def output(
     num_candidates: int = 0,
     echo: bool = False,
     counts: bool = False,
-) -> OutputOptions:
+) -> DeliveryOptions:
     """Return what the outbox delivers: each step of a stream, else all at the end.
 
     Log probabilities come as they are computed: those of a whole answer take long to encode.
@@ -148,7 +148,7 @@ def output(
         echo: With the prompt.
         counts: The tokens of each event are counted.
     """
-    return OutputOptions(
+    return DeliveryOptions(
         text=True,
         token_ids=logprobs or counts,
         logprobs=logprobs,

@@ -7,7 +7,7 @@ from chairlift.api import types
 from chairlift.server.calls.calls import ConvertedCall
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.outbox import Outbox
-from chairlift.server.convert.messages import OutputOptions
+from chairlift.server.convert.messages import DeliveryOptions
 from chairlift.server.protocols.stubs import vllm_engine_pb2 as vllm
 from chairlift.server.rpc.status_interceptor import ServicerContext
 from chairlift.v1 import generation_pb2 as pb
@@ -29,7 +29,7 @@ class EngineCall(ConvertedCall):
         outbox: Outbox,
         context: ServicerContext,
         request: types.Request,
-        output: OutputOptions,
+        output: DeliveryOptions,
         label: str,
         *,
         is_stream: bool,

@@ -15,7 +15,7 @@ from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.server.convert.fields import bad, optional, unsupported
 from chairlift.server.convert.messages import (
     LOGPROBS_INTERVAL,
-    OutputOptions,
+    DeliveryOptions,
     check_request_id,
 )
 from chairlift.server.protocols.names import Names
@@ -47,7 +47,7 @@ _OF_OTHER_WORKERS: Final = (
 
 def to_request(
     message: vllm.GenerateRequest, *, tenant: str, limits: TextLimits
-) -> tuple[types.Request, OutputOptions]:
+) -> tuple[types.Request, DeliveryOptions]:
     """Convert a request.
 
     Args:
@@ -78,7 +78,7 @@ def to_request(
         constraint=_constraint(params),
         tenant=tenant,
     )
-    output = OutputOptions(
+    output = DeliveryOptions(
         text=False,
         token_ids=True,
         logprobs=with_logprobs,

@@ -11,11 +11,11 @@ from chairlift.engine.prepare.prepared import Prepared
 
 
 @dataclass(slots=True, eq=False)
-class Handle(ABC):
+class SubmittedRequest(ABC):
     """One submitted request; a kind of it receives the events and keeps what its owner needs."""
 
     prepared: Prepared = field(repr=False)
-    name: str = field(init=False, default_factory=lambda: secrets.token_urlsafe(16))
+    handle: str = field(init=False, default_factory=lambda: secrets.token_urlsafe(16))
     """Unguessable, for logs and for aborts from elsewhere."""
     engine_id: int | None = field(init=False, default=None)
     """Its id in the engine, once it is queued."""
@@ -33,7 +33,7 @@ class Handle(ABC):
 
 
 @dataclass(slots=True, eq=False)
-class Mailbox(Handle):
+class Mailbox(SubmittedRequest):
     """A request whose events wait here until they are taken."""
 
     _events: deque[Event] = field(init=False, default_factory=deque, repr=False)

@@ -5,7 +5,12 @@ import threading
 
 import pytest
 from chairlift.api.errors import ConfigError
-from chairlift.server.security.reloaded import GRACE_S, FileRemovedError, ReloadingFile, read_file
+from chairlift.server.security.reloading_file import (
+    GRACE_S,
+    FileRemovedError,
+    ReloadingFile,
+    read_file,
+)
 
 
 class Clock:
@@ -58,7 +63,7 @@ GONE = {"deleted": lambda file: file.unlink(), "emptied": lambda file: file.writ
 
 @pytest.mark.parametrize("go", GONE.values(), ids=GONE)
 def test_what_was_in_a_file_that_is_gone_is_withdrawn_after_a_while(file, clock, caplog, go):
-    value = reloaded(file, clock, if_gone="nothing")
+    value = reloaded(file, clock, if_missing="nothing")
     go(file)
     assert value.current() == "first"
     assert "the old files stay in use: option: " in caplog.text
@@ -73,7 +78,7 @@ def test_what_was_in_a_file_that_is_gone_is_withdrawn_after_a_while(file, clock,
 
 @pytest.mark.parametrize("go", GONE.values(), ids=GONE)
 def test_a_file_that_went_long_before_it_was_looked_at_is_withdrawn_at_once(file, clock, go):
-    value = reloaded(file, clock, if_gone="nothing")
+    value = reloaded(file, clock, if_missing="nothing")
     go(file)
     clock.passed = 3600
     assert value.current() == "nothing"
@@ -81,7 +86,7 @@ def test_a_file_that_went_long_before_it_was_looked_at_is_withdrawn_at_once(file
 
 @pytest.mark.parametrize("go", GONE.values(), ids=GONE)
 def test_a_clock_that_is_set_back_does_not_prolong_what_is_gone(file, clock, go):
-    value = reloaded(file, clock, if_gone="nothing")
+    value = reloaded(file, clock, if_missing="nothing")
     go(file)
     assert value.current() == "first"
     clock.passed = -3600
@@ -89,7 +94,7 @@ def test_a_clock_that_is_set_back_does_not_prolong_what_is_gone(file, clock, go)
 
 
 def test_what_was_withdrawn_does_not_come_back_with_a_file_that_is_wrong(file, clock, caplog):
-    value = reloaded(file, clock, if_gone="nothing")
+    value = reloaded(file, clock, if_missing="nothing")
     file.unlink()
     clock.passed = GRACE_S + 1
     assert value.current() == "nothing"
@@ -108,7 +113,7 @@ def test_without_a_value_for_files_that_are_gone_the_old_one_stays(file, clock, 
 
 
 def test_a_wrong_file_changes_nothing_and_is_named_now_and_then(file, clock, caplog):
-    value = reloaded(file, clock, if_gone="nothing")
+    value = reloaded(file, clock, if_missing="nothing")
     replace(file, "wrong")
     for clock.passed in range(0, 600, 10):
         assert value.current() == "first"
@@ -155,7 +160,7 @@ def test_a_file_with_an_older_time_and_the_same_size_is_read(file, clock):
 
 
 def test_a_file_that_is_replaced_all_the_time_is_never_gone(file):
-    value, done = reloaded(file, lambda: 0.0, if_gone="nothing"), threading.Event()
+    value, done = reloaded(file, lambda: 0.0, if_missing="nothing"), threading.Event()
 
     def work():
         for number in range(300):

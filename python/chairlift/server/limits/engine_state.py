@@ -1,9 +1,9 @@
-"""How much room the engine has, for the limits of a server; the gate has the engine."""
+"""What the limits of a server ask of the engine, which the gate holds."""
 
 from chairlift import _core
 from chairlift.api.config import Batching
 from chairlift.server.limits.gate import Gate
-from chairlift.server.limits.shares import Room
+from chairlift.server.limits.shares import Capacity
 
 
 def load_of(gate: Gate) -> _core.Load | None:
@@ -12,18 +12,18 @@ def load_of(gate: Gate) -> _core.Load | None:
     return None if engine is None else engine.load()
 
 
-def queue_room(gate: Gate, num_live: int) -> Room:
-    """Return the room in the queue.
+def queue_capacity(gate: Gate, num_live: int) -> Capacity:
+    """Return the capacity of the queue.
 
     Args:
-        gate: With an engine.
+        gate: A gate that has an engine.
         num_live: Live sequences that the server knows of.
     """
     engine = gate.engine()
     total = engine.config.max_queued_requests
     # The engine's own number is too small for a moment while a step is planned.
     num_waiting = max(engine.num_waiting, num_live - engine.load().num_running)
-    return Room(total, total - num_waiting, elsewhere=engine.config.max_num_seqs)
+    return Capacity(total, total - num_waiting, max_running=engine.config.max_num_seqs)
 
 
 def num_without_row(gate: Gate) -> int:

@@ -45,7 +45,7 @@ class ReloadingFile(Generic[Value]):
         paths: tuple[Path, ...],
         load: Callable[[], Value],
         *,
-        if_gone: Value | None = None,
+        if_missing: Value | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Load the value.
@@ -54,7 +54,7 @@ class ReloadingFile(Generic[Value]):
             paths: The files that `load` reads.
             load: Returns the value; raises `ConfigError` without content of the files in its
                 message, and `FileRemovedError` if they are empty.
-            if_gone: The value for files that are gone; None keeps the old value.
+            if_missing: The value for files that are missing; None keeps the old value.
             clock: Returns seconds on the clock of the file system.
 
         Raises:
@@ -62,11 +62,11 @@ class ReloadingFile(Generic[Value]):
         """
         self._paths = paths
         self._load = load
-        self._if_gone = if_gone
+        self._if_missing = if_missing
         self._clock = clock
         self._lock = threading.Lock()
         self._error: ConfigError | None = None
-        self._gone_since = self._retry_at = self._remind_at = 0.0
+        self._missing_since = self._retry_at = self._remind_at = 0.0
         self._versions = self._look()
         self._value = load()
 
@@ -79,9 +79,9 @@ class ReloadingFile(Generic[Value]):
             if versions != self._versions or (self._error and now >= self._retry_at):
                 self._versions = versions
                 self._reload(now)
-            is_gone = isinstance(self._error, FileRemovedError)
+            is_missing = isinstance(self._error, FileRemovedError)
             # After a clock was set back, the time since is unknown.
-            if is_gone and not 0 <= now - self._gone_since < GRACE_S:
+            if is_missing and not 0 <= now - self._missing_since < GRACE_S:
                 self._withdraw()
             return self._value
 
@@ -99,18 +99,18 @@ class ReloadingFile(Generic[Value]):
         before, self._error = self._error, error
         self._retry_at = now + _RETRY_S
         if isinstance(error, FileRemovedError) and not isinstance(before, FileRemovedError):
-            self._gone_since = min(now, *(_changed_at(path) for path in self._paths))
+            self._missing_since = min(now, *(_changed_at(path) for path in self._paths))
         if str(error) != str(before) or now >= self._remind_at:
             self._remind_at = now + _REMIND_S
             self._warn()
 
     def _withdraw(self) -> None:
-        if self._if_gone is not None and self._value != self._if_gone:
-            self._value = self._if_gone
+        if self._if_missing is not None and self._value != self._if_missing:
+            self._value = self._if_missing
             self._warn()
 
     def _warn(self) -> None:
-        if self._value == self._if_gone:
+        if self._value == self._if_missing:
             _log.warning("the old file is withdrawn: %s", self._error)
         else:
             _log.warning("the old files stay in use: %s", self._error)
