@@ -118,7 +118,7 @@ class Sampling:
     min_p: float | None = None
     seed: int | None = None
     n: int = 1
-    """Answers to one prompt, which is computed once. Answer i draws as one of any other number."""
+    """Answers to one prompt, which is computed once. Answer i does not depend on `n`."""
     repetition_penalty: float | None = None
     """Makes tokens of prompt and output less likely; 1 is off."""
     presence_penalty: float | None = None
@@ -286,7 +286,8 @@ class Change:
     credit_is_final: bool = False
     """No more credit follows: each answer ends with the last token that its credit pays for.
 
-    An answer that has that token already ends at once; one for which no token is paid is cancelled.
+    An answer that has that token already ends at once. An answer without credit for any token is
+    cancelled.
     """
     paused: bool | None = None
 

@@ -1,6 +1,6 @@
 """Sources of settings: a flag, else the environment, else a TOML file, else the default.
 
-An unknown name is an error in each of the three: a misspelt setting would silently be ignored.
+An unknown name is an error in each of the three: else a misspelt setting would be ignored.
 """
 
 import json

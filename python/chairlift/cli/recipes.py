@@ -1,4 +1,4 @@
-"""Traces by name: the options that draw that of a recipe, and a file or a recipe as a trace."""
+"""Traces of recipes: the options that generate one, and the loader of a file or a recipe."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

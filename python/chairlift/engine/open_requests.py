@@ -1,4 +1,4 @@
-"""The requests that have not ended, and the way of their events to them."""
+"""The requests that have not ended, to which their events are delivered."""
 
 import asyncio
 import logging

@@ -1,6 +1,6 @@
 """Brings an encoder into memory, behind the same scheduler as a decoder.
 
-An encoder needs no KV cache: its blocks are numbers without memory, so many that none is short.
+An encoder needs no KV cache: its blocks are numbers without memory, and there are always enough.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What is said about adapters (LoRA); loads no torch."""
+"""Values that describe adapters (LoRA); this module loads no torch."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,8 @@
-"""Runs plans for an encoder: the texts whose last chunk a step holds are computed whole.
+"""Runs plans for an encoder, which computes a text when its last chunk is in a step.
 
-A step may hold a part of a prompt. An encoder sees a text at once, so that the ids of a prompt wait
-in a table of rows until they are all there; the scheduler knows nothing of it.
+A step may hold a part of a prompt, but an encoder needs the whole text at once. So the ids of a
+prompt wait in a table of rows until all of them are there. The scheduler treats an encoder like a
+decoder.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""From a conversation to the text of its prompt, and to what its answer is read and held by."""
+"""From a conversation to its prompt, the parser of its answer, and the answer's constraint."""
 
 import secrets
 import time

@@ -1,8 +1,8 @@
-"""Draws on a device, and what some ask for beside temperature, top-k, top-p and min-p.
+"""Draws tokens on a device, with options beyond temperature, top-k, top-p and min-p.
 
-What a sequence asks for may depend on its tokens, which lie in the core: it is listed for the
-kernel while the device computes the logits. So the draw waits for the step before, and the launch
-of the forward pass does not:
+An option of a sequence may depend on its tokens, which are in the core: it is listed for the kernel
+while the device computes the logits. So the draw waits for the previous step, and the launch of the
+forward pass does not:
 
 ```text
 device   | forward k | draw k | forward k+1 ·············· | draw k+1

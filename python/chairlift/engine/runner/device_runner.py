@@ -7,7 +7,7 @@
     wait    until the tokens are there
 
 The token that a row drew last stays on the device: the next step is launched before the host knows
-it. The host waits for nothing else, but where a draw depends on earlier tokens (`device_draws.py`).
+it. The host waits for nothing else, unless a draw depends on earlier tokens (`device_draws.py`).
 """
 
 from collections.abc import Callable

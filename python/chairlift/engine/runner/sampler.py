@@ -1,7 +1,7 @@
 """From logits to tokens: the parameters of every request by slot, and one kernel call per step.
 
-What all draws have lies in tables, gathered per step. What few requests ask for, and the tokens of
-those whose draws depend on them, lies in the core (`_core.SamplerStates`): a row without any of it
+Parameters that every draw has are in tables, gathered per step. Options that few requests have, and
+the tokens that such options look at, are in the core (`_core.SamplerStates`): a row without options
 costs nothing.
 """
 

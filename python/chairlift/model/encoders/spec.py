@@ -1,7 +1,7 @@
 """An encoder as data: what its layers compute, and what a checkpoint calls their tensors.
 
-Encoders have no KV cache and no head over the vocabulary, and their norms stand elsewhere than in a
-decoder: they have a specification of their own, beside `ModelSpec`.
+Encoders have no KV cache and no head over the vocabulary, and their norms have other places than
+those of a decoder: they have a specification of their own, beside `ModelSpec`.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Gemma 4: heads of other sizes where all tokens are seen, shared keys, inputs of each layer.
+"""Gemma 4: heads of another size in layers without a window, shared keys, inputs of each layer.
 
 Some have experts beside the dense feed-forward, under norms of their own.
 """

@@ -1,4 +1,4 @@
-"""SmolLM3: Llama with layers that know no positions, and perhaps a window."""
+"""SmolLM3: Llama with layers without position embeddings, and perhaps a window."""
 
 from dataclasses import replace
 

@@ -1,7 +1,8 @@
 """The folder of an adapter, whose files are opened by descriptor where it must not lead out.
 
-A path that was checked may be another one when it is opened: its folder is renamed, and a link has
-its name. So folders are opened one below the other, links are followed before, and not by `open`.
+A path that was checked may lead to another file when it is opened, if its folder was replaced by a
+link meanwhile. So links are resolved first, and folders are then opened one below the other, by
+descriptors that follow no link.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Recurrent states as data: in the place of attention in some layers of a hybrid, or beside it."""
+"""Mixers with a recurrent state, as data: they replace attention, or run beside it."""
 
 from dataclasses import dataclass
 

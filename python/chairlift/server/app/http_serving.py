@@ -1,4 +1,4 @@
-"""Puts the port, the application and the adapters together."""
+"""Composes the HTTP port, the application and the protocols."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

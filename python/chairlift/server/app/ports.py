@@ -1,4 +1,4 @@
-"""The ports of a server: gRPC, and HTTP and metrics where they are asked for."""
+"""The ports of a server: gRPC, and HTTP and metrics if they are configured."""
 
 import asyncio
 from collections.abc import Callable

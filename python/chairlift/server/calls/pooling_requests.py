@@ -1,7 +1,7 @@
 """The requests of one call that yield vectors or scores.
 
-They take the way of all requests (gate, quotas, deadline, registry, metrics, log); only their
-results do not go through an outbox.
+They pass through the same stages as all requests (gate, quotas, deadline, registry, metrics, log);
+only their results do not go through an outbox.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""`google.protobuf.Struct` to Python values, of no more than a bounded number."""
+"""`google.protobuf.Struct` to Python values, with a bound on their number."""
 
 import math
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The application: who may come in, the route, and an answer whatever happens."""
+"""The ASGI application: it authenticates a request, routes it, and always answers it."""
 
 import asyncio
 import logging

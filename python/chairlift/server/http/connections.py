@@ -1,9 +1,9 @@
-"""The connections of the HTTP port: how many, and which one gives way to a new one.
+"""The connections of the HTTP port: their number, and which one is closed for a new one.
 
-A file is taken with the connection, before its handshake and its first byte. So connections are
-counted from then on, and where there is no room the one that is least likely to be missed is
-closed: of callers that no token has admitted first, then one that is still sending its body, then
-one that waits between two requests. One that is being answered stays.
+A connection holds a file as soon as it is accepted, before its handshake and its first byte. So
+connections are counted from then on. If there are too many, the first of these is closed: one whose
+caller no token has admitted, one that is still sending its body, one that waits between two
+requests. A connection that is being answered stays.
 """
 
 from collections import Counter

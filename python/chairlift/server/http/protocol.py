@@ -1,10 +1,10 @@
 """One connection: uvicorn's protocol with bounds on what a client may send, and for how long.
 
 uvicorn bounds neither the bytes nor the time of a request's head, and keeps every pipelined request
-of a segment. Here a head has a size and a time; an exchange that is not over takes no other, so
-that the end of its client is noticed; and a response that does not read its body ends the
-connection. Another protocol that a request offers (`Upgrade`) is never taken, so the request is one
-of HTTP/1.1 with its body.
+of a segment. Here the size and the time of a head are bounded. An exchange takes no further request
+until it is over, so that the end of its client is noticed. A response that does not read its body
+ends the connection. Another protocol that a request offers (`Upgrade`) is never taken, so the
+request is one of HTTP/1.1 with its body.
 
 This builds on parts of uvicorn that are not public: `is_known` tells whether a release has them.
 """

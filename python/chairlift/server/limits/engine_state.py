@@ -1,4 +1,4 @@
-"""What the limits of a server ask of the engine, which the gate holds."""
+"""Reads the load of the engine for the limits of the server."""
 
 from chairlift import _core
 from chairlift.api.config import Batching

@@ -1,4 +1,4 @@
-"""Open files: as many as the connections need, or fewer connections, before the server listens."""
+"""Raises the limit of open files to what the connections need, or lowers that of connections."""
 
 import logging
 import resource

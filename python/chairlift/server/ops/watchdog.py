@@ -1,4 +1,4 @@
-"""End a process that hangs: a step, a read or a handler that never returns cannot be taken back.
+"""End a process that hangs: a step, a read or a handler that never returns cannot be interrupted.
 
 Python runs, a step does not end   -> Watchdog: open streams fail, 2 s to write it, exit 70
 Python runs, the event loop hangs  -> Watchdog: exit 70

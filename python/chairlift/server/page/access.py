@@ -1,4 +1,4 @@
-"""What the page's routes with data share: which pages may call them, and the form of events."""
+"""What the page's data routes share: the check of the calling page, and the form of events."""
 
 from http import HTTPStatus
 from typing import Final

@@ -1,4 +1,4 @@
-"""The numbers by which a feed calls requests: small, and its own."""
+"""Small numbers by which a feed names requests; each feed has its own."""
 
 from typing import NamedTuple
 

@@ -1,8 +1,8 @@
 """`POST /page/runs`: many requests, one response.
 
 A browser opens six connections to a host: a page that asks several prompts at once needs a stream
-that many answers share. Each request is one of chat completions or completions and goes the way of
-theirs; what is wrong with one of them ends that one alone.
+that many answers share. Each request is one of chat completions or completions, and is handled
+like those. An error of one request ends that request only.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The last steps of the engine, for all feeds: each reads on from where it was."""
+"""The last steps of the engine, for all feeds; each feed continues from its own position."""
 
 from collections import deque
 from itertools import islice

@@ -1,4 +1,4 @@
-"""What one reader of a feed has not been sent yet: bounded, however slowly it reads."""
+"""Events that wait for one reader of a feed; bounded, however slowly it reads."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""The names by which a protocol calls the fields that errors of the engine name."""
+"""Translates the fields that errors of the engine name to the names of a protocol."""
 
 from collections.abc import Callable, Mapping
 

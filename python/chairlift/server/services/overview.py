@@ -1,4 +1,4 @@
-"""What the server tells of itself, over gRPC and to the live page: settings, model, load."""
+"""What the server reports about itself, over gRPC and to the live page: settings, model, load."""
 
 import functools
 import time

@@ -1,4 +1,4 @@
-"""Tensors of one element in, and out: texts and flags; numbers of the usage."""
+"""Tensors of one element: texts and flags of requests, texts and token counts of responses."""
 
 import struct
 from typing import Any, Final

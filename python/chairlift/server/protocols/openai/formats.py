@@ -1,4 +1,4 @@
-"""What an answer must be: `response_format`, `text.format`, and what vLLM has beside these."""
+"""Constraints on an answer: `response_format`, `text.format`, and the fields of vLLM."""
 
 import json
 from typing import Any, Final

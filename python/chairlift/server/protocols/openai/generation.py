@@ -1,7 +1,7 @@
 """Runs the requests of one exchange, and writes their answer.
 
-A stream sends no headers before the first token, so that a refusal still has its own status, unless
-that takes long: then proxies need to see that something lives.
+A stream sends no headers before the first token, so that a refusal still has its own status. If
+that takes long, headers are sent earlier: a proxy may close a connection that sends nothing.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The input of a response: items, of which reasoning and function calls belong to one turn.
+"""The input items of a response; reasoning and function calls form one turn.
 
-Calls of the API's own tools and what came of them are turns as those of functions are. Items that
-hold nothing for the model are left out: what only the API's own servers can read or do.
+Calls of the API's built-in tools, and their results, become turns like those of functions. Items
+without content for the model are left out: only the API's own servers can read or execute them.
 """
 
 import json

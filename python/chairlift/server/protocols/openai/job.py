@@ -1,4 +1,4 @@
-"""What an endpoint makes of a body: requests of the engine, and the form of their answer."""
+"""The job that an endpoint makes of a body: engine requests, and the form of their answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """What a response repeats of its request.
 
-It is kept as JSON: a request that can be resumed keeps it as long as its events, and no object of
-Python stands for each of its values then.
+The echo is kept as JSON text. A request that can be resumed keeps it as long as its events, and
+text takes less memory than a Python object for each value.
 """
 
 from typing import Any

@@ -1,7 +1,6 @@
 """The items of a response: reasoning, a message, function calls; each grows until the next begins.
 
-A step gives reasoning, then text, then parts of calls; a call that has its first part begins an
-item of its own.
+A step gives reasoning, then text, then parts of calls; the first part of a call begins a new item.
 """
 
 from dataclasses import dataclass, field

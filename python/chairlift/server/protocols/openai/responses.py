@@ -1,4 +1,4 @@
-"""`POST /v1/responses`: without a memory, so that a conversation is sent whole each time."""
+"""`POST /v1/responses`. Nothing is stored: each request contains the whole conversation."""
 
 from collections.abc import Sequence
 from typing import Any, Final
