@@ -32,6 +32,11 @@ impl Rows {
         self.free.len()
     }
 
+    /// Rows that are missing to have `num_wanted` free.
+    pub(crate) fn num_missing(&self, num_wanted: usize) -> usize {
+        num_wanted.saturating_sub(self.num_free())
+    }
+
     pub(crate) fn release(&mut self, row: Row) {
         self.free.push(Reverse(row));
     }

@@ -33,37 +33,35 @@ mod load;
 mod outcome;
 mod preempt;
 mod reserved_rows;
-mod sequence_group;
 mod slots;
 mod states;
 mod step;
 mod step_record;
 mod waiting;
-mod waiting_list;
 mod yielding;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use self::slots::Slots;
 pub use self::{
     add::Added,
     budget::LEAST_CHUNK,
     change::{Change, Schedule, Stopping},
     draft::{MAX_DRAFTS, Undrafted},
-    explain::{Explanation, RequestState},
+    explain::{Explanation, RequestState, WaitingList},
     load::Load,
     step::Next,
     step_record::{RowRecord, RowWork, StepRecord},
-    waiting_list::WaitingList,
 };
+use self::{slots::Slots, step::StepBuilder, yielding::Claim};
 pub use crate::ids::StepId;
 use crate::{
     config::Config,
     cost_model::{CostModel, Work},
-    error::ConfigError,
-    events::{EndReason, Events},
+    error::{ConfigError, Violation},
+    events::Events,
     ids::{Nanos, RequestId, Row, Slot, Snapshot},
-    kv_cache::KvCache,
+    kv_cache::{CellUse, KvCache},
+    plan::Plan,
     queue::{Deadlines, Queue, WaitClock},
     request::Request,
     rows::Rows,
@@ -192,22 +190,75 @@ impl Scheduler {
         &self.config
     }
 
-    /// Ends a request in any state; false if it has ended already.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "each answer ends for it, and the caller has no use for it after"
-    )]
-    pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
+    /// Plans the next step into `plan`, which is cleared.
+    ///
+    /// Running requests go first, in order of admission: each decode has one token of the budget reserved, and prompts are
+    /// cut into chunks that fit into the rest. If a request needs a block and none is free, another is preempted
+    /// ([`preempt`]). If none was, waiting requests are admitted with what is left ([`admit`]). Prompts of
+    /// tenants over their fair share are deferred until then ([`fair_share`]). What is left is for drafts
+    /// ([`Scheduler::draft`]).
+    ///
+    /// ```text
+    /// budget  [ A 1 | B 1 | C chunk of 120 | D 1 | E is admitted, chunk of 133 ]
+    /// ```
+    pub fn schedule(&mut self, now: Nanos, plan: &mut Plan) -> Next {
+        plan.clear();
         self.wait_clock.advance(now);
-        let sequences = self.slots.sequences(request);
-        for &slot in sequences.iter().rev() {
-            // An error has ended all at once.
-            if self.slots.is_sequence_of(slot, request) {
-                self.end_early(now, slot, reason.clone());
-            }
+        if self.in_flight.len() >= self.config.steps_in_flight {
+            return Next::Idle { wake_at: None };
         }
-        self.sweep();
-        !sequences.is_empty()
+        self.expire(now);
+        let claim = Claim::enforce(self, now);
+        let mut step = StepBuilder::new(self, now, plan, claim);
+        step.schedule_running();
+        let gate_opens = step.admit_waiting();
+        step.schedule_deferred();
+        step.schedule_drafts();
+        step.launch(gate_opens)
+    }
+
+    /// Lets the requests that wait now run in a partial batch: no more input is to come.
+    pub fn flush(&mut self) {
+        self.flushed_before = self.slots.next_id();
+    }
+
+    /// Forgets up to `most` cached blocks that are not in use, the least recently used first, and returns how many.
+    ///
+    /// Answers do not depend on it; it gives way to pressure from outside.
+    pub fn evict_cached(&mut self, most: usize) -> usize {
+        self.kv.evict_cached(most)
+    }
+
+    /// Moves the events since the last call to `out`, which is cleared.
+    pub fn take_events(&mut self, out: &mut Events) {
+        out.clear();
+        std::mem::swap(&mut self.events, out);
+    }
+
+    /// What the scheduler holds now, and counts since it started; O(running requests).
+    pub fn load(&self) -> Load {
+        Load::of(self)
+    }
+
+    /// What a request does and waits for; None if it has ended or never was. Takes time in the number of waiting requests.
+    pub fn explain(&self, request: RequestId) -> Option<Explanation> {
+        Explanation::of(self, request)
+    }
+
+    /// The waiting requests of a tenant, the first `max_explained` of them explained. Takes time in `max_explained`, in the
+    /// number of preempted requests and of tenants that wait, and where requests are suspended in that of slots.
+    pub fn waiting_of(&self, tenant: &str, max_explained: usize) -> WaitingList {
+        WaitingList::of(self, tenant, max_explained)
+    }
+
+    /// How the KV blocks are used, cell by cell, as the tenant may see it. Takes time in the number of cells.
+    pub fn block_map(&self, tenant: &str) -> Vec<CellUse> {
+        self.kv.block_map(self.queue.shares.find(tenant))
+    }
+
+    /// What the step did that ended last; in a step that failed no row has accepted drafts.
+    pub fn last_step(&self) -> &StepRecord {
+        &self.last_step
     }
 
     /// What the steps so far say about the next.
@@ -231,22 +282,12 @@ impl Scheduler {
         ids
     }
 
-    /// Lets the requests that wait now run in a partial batch: no more input is to come.
-    pub fn flush(&mut self) {
-        self.flushed_before = self.slots.next_id();
-    }
-
-    /// Forgets up to `most` cached blocks that are not in use, the least recently used first, and returns how many.
+    /// Checks that everything has one owner and that every count is true; O(blocks + requests).
     ///
-    /// Answers do not depend on it; it gives way to pressure from outside.
-    pub fn evict_cached(&mut self, most: usize) -> usize {
-        self.kv.evict_cached(most)
-    }
-
-    /// Moves the events since the last call to `out`, which is cleared.
-    pub fn take_events(&mut self, out: &mut Events) {
-        out.clear();
-        std::mem::swap(&mut self.events, out);
+    /// # Errors
+    /// Describes the first invariant that does not hold.
+    pub fn check_invariants(&self) -> Result<(), Violation> {
+        check::check_invariants(self)
     }
 
     /// Forgets deadlines that no longer hold, if they are many.

@@ -24,9 +24,11 @@ impl Scheduler {
     ///
     /// # Errors
     /// A refusal leaves nothing behind.
-    pub fn add(&mut self, now: Nanos, new: NewRequest) -> Result<Added, Refusal> {
+    pub fn add(&mut self, now: Nanos, mut new: NewRequest) -> Result<Added, Refusal> {
         self.wait_clock.advance(now);
         self.check_request(&new)?;
+        new.cache_read &= self.config.prefix_cache;
+        new.cache_write &= self.config.prefix_cache;
         let sequences = self.take_slots(new.num_sequences)?;
         let (slot, request) = sequences[0];
         for time in [new.queue_deadline, new.deadline].into_iter().flatten() {

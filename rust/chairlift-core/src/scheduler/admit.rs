@@ -1,11 +1,12 @@
 //! Admission: a waiting request gets a row, the blocks that are computed already, and the promise of the rest.
 
-use super::{Scheduler, step::StepBuilder};
+use super::step::StepBuilder;
 use crate::{
     ids::{Nanos, Slot},
+    kv_cache::KvCache,
     policy::{Gate, Moment},
     queue::{PROMPT_COST, WaitCause},
-    request::{RunnerView, State},
+    request::{Request, RunnerView, State},
 };
 
 impl StepBuilder<'_> {
@@ -108,18 +109,20 @@ impl StepBuilder<'_> {
     /// What it lacks: a row, or blocks.
     fn admit(&mut self, slot: Slot) -> Result<(), WaitCause> {
         let scheduler = &mut *self.scheduler;
-        let missing_rows = scheduler.missing_rows(slot);
-        if missing_rows > self.num_idle_rows {
+        let request = scheduler.slots.live(slot);
+        let num_missing = scheduler.rows.num_missing(request.num_rows());
+        if num_missing > self.num_idle_rows {
             return Err(WaitCause::Row);
         }
-        let num_hits = scheduler.num_hits(slot);
-        let headroom = scheduler.headroom(slot, scheduler.running.len() - self.num_idle_rows);
-        let request = scheduler.request(slot);
+        let num_hits = request.num_hits(&scheduler.kv);
+        let num_running = scheduler.running.len() - self.num_idle_rows;
+        let headroom = request.headroom(&scheduler.kv, num_running);
         let start = scheduler.kv.start(&request.table, num_hits);
         let num_swapped = request.table.num_swapped_tokens();
-        let has_blocks = missing_rows == 0 && scheduler.take_blocks(slot, num_hits, headroom)
+        let has_blocks = num_missing == 0
+            && request.take_blocks(&mut scheduler.kv, num_hits, headroom)
             || self.make_room_for_head(slot, num_hits, headroom)
-                && self.scheduler.take_blocks(slot, num_hits, headroom);
+                && self.take_blocks(slot, num_hits, headroom);
         if !has_blocks {
             return Err(WaitCause::Blocks);
         }
@@ -148,7 +151,7 @@ impl StepBuilder<'_> {
             request.stats.cached_tokens = start;
             let cost = PROMPT_COST * (request.num_prompt - start) as u64;
             scheduler.queue.shares.admit(request.tenant, cost);
-            if scheduler.config.prefix_cache && request.cache_read {
+            if request.cache_read {
                 scheduler.counters.num_prefix_queries +=
                     ((request.num_prompt - 1) / block_size) as u64;
                 scheduler.counters.num_prefix_hits += num_hits as u64;
@@ -159,49 +162,65 @@ impl StepBuilder<'_> {
         request.table.take_updates(|group, block_index, block| {
             plan.set_block(group, row, block_index, block);
         });
-        scheduler.load_state(slot, row, start, plan);
-        scheduler.running.push(slot);
-        scheduler.begin_wait(slot);
-        scheduler.admit_siblings(slot, plan);
-    }
-}
-
-impl Scheduler {
-    /// Blocks that must be free beside those of a request that is admitted, where so many run.
-    ///
-    /// A preempted request resumes only when every request that runs, itself included, could take one more token;
-    /// otherwise it would lose its row again at once and compute the same tokens over and over. Where none runs it needs no
-    /// more than its own blocks, which may be all that there are.
-    pub(super) fn headroom(&self, slot: Slot, num_running: usize) -> usize {
-        let request = self.request(slot);
-        if request.is_preempted() && num_running > 0 {
-            let own = self.kv.room_for_next(request.tokens.len());
-            num_running * self.kv.num_groups() + own
-        } else {
-            0
-        }
+        self.load_state(slot, row, start);
+        self.scheduler.running.push(slot);
+        self.scheduler.begin_wait(slot);
+        self.admit_siblings(slot);
     }
 
-    /// Rows that a waiting request lacks, its siblings' included.
-    pub(super) fn missing_rows(&self, slot: Slot) -> usize {
-        let num_rows = self.request(slot).num_rows();
-        num_rows.saturating_sub(self.rows.num_free())
-    }
-
-    /// Leading blocks of a request's tokens that the prefix cache knows.
-    pub(super) fn num_hits(&mut self, slot: Slot) -> usize {
-        let request = self.slots.live(slot);
-        if self.config.prefix_cache && request.cache_read {
-            self.kv.lookup(&mut request.table, &request.tokens)
-        } else {
-            0
+    /// Gives rows to the siblings of a parent that has just been admitted.
+    fn admit_siblings(&mut self, parent: Slot) {
+        let scheduler = &mut *self.scheduler;
+        for slot in scheduler.slots.siblings(parent) {
+            let row = scheduler.rows.take();
+            let row = row.expect("invariant: so many rows were free");
+            scheduler.num_with_parent -= 1;
+            let request = scheduler.slots.live(slot);
+            request.state = State::Running { row };
+            self.plan.assign(
+                row,
+                slot,
+                request.index,
+                request.num_prompt - 1,
+                request.adapter,
+            );
+            scheduler.running.push(slot);
         }
     }
 
     /// Gives a request the blocks that it begins with; false if they cannot be had.
     pub(super) fn take_blocks(&mut self, slot: Slot, num_hits: usize, headroom: usize) -> bool {
-        let request = self.slots.live(slot);
-        self.kv
-            .admit(&mut request.table, &request.tokens, num_hits, headroom)
+        let scheduler = &mut *self.scheduler;
+        let request = scheduler.slots.live(slot);
+        request.take_blocks(&mut scheduler.kv, num_hits, headroom)
+    }
+}
+
+impl Request {
+    /// Counts the leading blocks of its tokens that the prefix cache knows.
+    pub(super) fn num_hits(&mut self, kv: &KvCache) -> usize {
+        if self.cache_read {
+            kv.lookup(&mut self.table, &self.tokens)
+        } else {
+            0
+        }
+    }
+
+    /// Counts the blocks that must be free beside those that it begins with, where `num_running` requests run.
+    ///
+    /// A preempted request resumes only when every request that runs, itself included, could take one more token;
+    /// otherwise it would lose its row again at once and compute the same tokens over and over. Where none runs it needs no
+    /// more than its own blocks, which may be all that there are.
+    pub(super) fn headroom(&self, kv: &KvCache, num_running: usize) -> usize {
+        if self.is_preempted() && num_running > 0 {
+            num_running * kv.num_groups() + kv.room_for_next(self.tokens.len())
+        } else {
+            0
+        }
+    }
+
+    /// Takes the blocks that it begins with; false (and nothing changed) if they, and `headroom` beside them, are not free.
+    fn take_blocks(&mut self, kv: &mut KvCache, num_hits: usize, headroom: usize) -> bool {
+        kv.admit(&mut self.table, &self.tokens, num_hits, headroom)
     }
 }

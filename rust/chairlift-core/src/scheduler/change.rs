@@ -4,6 +4,7 @@ use super::Scheduler;
 use crate::{
     error::UnknownRequest,
     ids::{Nanos, RequestId, Slot},
+    request::add_credit,
 };
 use chairlift_text::StopRegex;
 use std::sync::Arc;
@@ -71,7 +72,7 @@ impl Scheduler {
             return Err(UnknownRequest(request.0));
         }
         for &slot in &sequences {
-            self.change_sequence(slot, &change);
+            self.alter(slot, |scheduler| scheduler.change_sequence(slot, &change));
         }
         self.deal_credit(&sequences, change.credit);
         for slot in sequences.into_iter().rev() {
@@ -84,9 +85,6 @@ impl Scheduler {
     }
 
     fn change_sequence(&mut self, slot: Slot, change: &Change) {
-        // Its place in the queue depends on what changes, and whether it has one.
-        let was_suspended = self.slots.live(slot).is_suspended();
-        let origin = self.stop_waiting(slot);
         if let Some(schedule) = change.schedule {
             self.set_schedule(slot, schedule);
         }
@@ -96,7 +94,6 @@ impl Scheduler {
         if let Some(stopping) = &change.stopping {
             self.set_stopping(slot, stopping.clone());
         }
-        self.wait_again(slot, was_suspended, origin);
     }
 
     fn set_stopping(&mut self, slot: Slot, new: Stopping) {
@@ -138,5 +135,29 @@ impl Scheduler {
         }
         timing.priority = new.priority;
         self.compact_deadlines();
+    }
+
+    /// Deals more credit out to the sequences of a request: evenly, and the remainder to those that have least left.
+    pub(super) fn deal_credit(&mut self, slots: &[Slot], credit: u64) {
+        if slots.is_empty() || credit == 0 {
+            return;
+        }
+        let left = |slot: &Slot| {
+            let request = self.slots.get(*slot);
+            request.map_or(0, |request| {
+                request.credit_end.saturating_sub(request.tokens.len())
+            })
+        };
+        let mut order: Vec<_> = slots.iter().map(|slot| (left(slot), *slot)).collect();
+        // The first of equal sequences comes first.
+        order.sort_by_key(|&(left, _)| left);
+        let num_sequences = slots.len() as u64;
+        for (i, (_, slot)) in order.into_iter().enumerate() {
+            let more = credit / num_sequences + u64::from((i as u64) < credit % num_sequences);
+            self.alter(slot, |scheduler| {
+                let request = scheduler.slots.live(slot);
+                request.credit_end = add_credit(request.credit_end, more);
+            });
+        }
     }
 }

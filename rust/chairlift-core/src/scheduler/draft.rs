@@ -177,9 +177,7 @@ impl Scheduler {
         }
         true
     }
-}
 
-impl Scheduler {
     /// The answers that a draft model is to draft for before the next step, and how many drafts each, with `pass` the
     /// nanoseconds that it takes to draw one for each of them. These are answers that decode, without drafts, of whose own tokens
     /// none promise more. 0 where no drafts pay: then less is held against the model, so that it is tried again.
@@ -244,6 +242,21 @@ impl Scheduler {
     /// Lets later steps have up to `most` drafts each; with 0 they have none.
     pub fn set_max_step_drafts(&mut self, most: usize) {
         self.config.max_step_drafts = most;
+    }
+
+    /// After a step with drafts has brought so many tokens: all but the last of them are computed, and nothing else.
+    pub(super) fn settle_drafts(&mut self, slot: Slot, num_taken: usize) {
+        let request = self.slots.live(slot);
+        request.num_computed += num_taken - 1;
+        // Where the runner is depends on how many it counts.
+        request.runner_view = RunnerView::Moved;
+        let num_computed = request.num_computed;
+        if request.cache_write {
+            self.kv
+                .publish(&mut request.table, &request.tokens, num_computed);
+        }
+        self.kv.shrink(&mut request.table, num_computed);
+        self.kv.trim(&mut request.table, num_computed, num_computed);
     }
 }
 
@@ -351,22 +364,5 @@ impl StepBuilder<'_> {
         self.work = self.work.and(work);
         self.budget.spend(&scheduler.costs, work);
         count
-    }
-}
-
-impl Scheduler {
-    /// After a step with drafts has brought so many tokens: all but the last of them are computed, and nothing else.
-    pub(super) fn settle_drafts(&mut self, slot: Slot, num_taken: usize) {
-        let request = self.slots.live(slot);
-        request.num_computed += num_taken - 1;
-        // Where the runner is depends on how many it counts.
-        request.runner_view = RunnerView::Moved;
-        let num_computed = request.num_computed;
-        if self.config.prefix_cache && request.cache_write {
-            self.kv
-                .publish(&mut request.table, &request.tokens, num_computed);
-        }
-        self.kv.shrink(&mut request.table, num_computed);
-        self.kv.trim(&mut request.table, num_computed, num_computed);
     }
 }

@@ -3,11 +3,29 @@
 use super::Scheduler;
 use crate::{
     events::{EndReason, Failure, RequestStats},
-    ids::{Nanos, Slot},
+    ids::{Nanos, RequestId, Slot},
     request::{Request, State},
 };
 
 impl Scheduler {
+    /// Ends a request in any state; false if it has ended already.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "each answer ends for it, and the caller has no use for it after"
+    )]
+    pub fn abort(&mut self, now: Nanos, request: RequestId, reason: EndReason) -> bool {
+        self.wait_clock.advance(now);
+        let sequences = self.slots.sequences(request);
+        for &slot in sequences.iter().rev() {
+            // An error has ended all at once.
+            if self.slots.is_sequence_of(slot, request) {
+                self.end_early(now, slot, reason.clone());
+            }
+        }
+        self.sweep();
+        !sequences.is_empty()
+    }
+
     /// Ends what is due: requests that waited too long to start, and requests out of time.
     pub(super) fn expire(&mut self, now: Nanos) {
         while let Some(request) = self.deadlines.pop_due(now) {
@@ -20,7 +38,7 @@ impl Scheduler {
         self.sweep();
     }
 
-    pub(super) fn expire_sequence(&mut self, now: Nanos, slot: Slot) {
+    fn expire_sequence(&mut self, now: Nanos, slot: Slot) {
         let due = |time: Option<Nanos>| time.is_some_and(|time| time <= now);
         let request = self.slots.live(slot);
         if due(request.timing.deadline) {
@@ -81,7 +99,7 @@ impl Scheduler {
 
     /// Ends a sequence without an event, and releases what no step in flight names; returns its stats, and whether it is the
     /// last of its request.
-    pub(super) fn close(&mut self, now: Nanos, slot: Slot) -> (RequestStats, bool) {
+    fn close(&mut self, now: Nanos, slot: Slot) -> (RequestStats, bool) {
         self.stop_waiting(slot);
         self.share_wait(slot);
         let last = self.slots.leave_group(slot);

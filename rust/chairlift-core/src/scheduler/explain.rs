@@ -1,9 +1,9 @@
-//! Why a request waits: what holds it up now, and for its last event where the time before its first step went.
+//! What requests do and wait for: one of them, or all that wait of a tenant.
 
 use super::Scheduler;
 use crate::{
-    ids::{RequestId, Slot},
-    queue::{WaitCause, Waiter},
+    ids::RequestId,
+    queue::WaitCause,
     request::{Origin, Request, State},
 };
 
@@ -22,7 +22,7 @@ pub enum RequestState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Explanation {
     pub state: RequestState,
-    /// What it waits for; None while it runs. As of the last step that was planned.
+    /// What it waits for, by the last step that was planned; None while it runs.
     pub cause: Option<WaitCause>,
     /// Requests before it in the queue, were it to go on if it is suspended; with several tenants as if they took turns.
     pub num_before: usize,
@@ -32,85 +32,91 @@ pub struct Explanation {
     pub num_tokens: usize,
 }
 
-impl Scheduler {
-    /// Explains what a request does and waits for; None if it has ended or never was. Takes time in the number of waiting
-    /// requests.
-    pub fn explain(&self, request: RequestId) -> Option<Explanation> {
-        let sequences = self.slots.sequences(request).into_iter();
-        let sequences = sequences.filter_map(|slot| self.slots.get(slot));
-        // The sequence that is furthest from its end counts: a sibling that waits for its parent does as the parent does.
+impl Explanation {
+    /// Explains the sequence of a request that is furthest from its end; None if the request has ended or never was.
+    pub(super) fn of(scheduler: &Scheduler, request: RequestId) -> Option<Self> {
+        let sequences = scheduler.slots.sequences(request).into_iter();
+        let sequences = sequences.filter_map(|slot| scheduler.slots.get(slot));
+        // A sibling that waits for its parent does as the parent does.
         let leads = sequences.filter(|sequence| sequence.parent.is_none());
         let request = leads.min_by_key(|sequence| (sequence.row().is_some(), sequence.index))?;
-        Some(self.explanation(request, self.num_before(request)))
+        let num_before = num_before(scheduler, request);
+        Some(Self::of_sequence(scheduler, request, num_before))
     }
 
-    /// Requests before one in the queue, were it to go on if it is suspended.
-    pub(super) fn num_before(&self, request: &Request) -> usize {
-        match request.origin() {
-            None => 0,
-            Some(Origin::Fresh) => self.queue.num_before(request.tenant, request.place()),
-            Some(Origin::Preempted) => self.queue.num_preempted_before(request.place()),
-        }
-    }
-
-    /// What a request does and waits for, which has so many before it.
-    pub(super) fn explanation(&self, request: &Request, num_before: usize) -> Explanation {
+    /// Explains a sequence that has `num_before` requests before it in the queue.
+    fn of_sequence(scheduler: &Scheduler, request: &Request, num_before: usize) -> Self {
         let state = match request.state {
             _ if request.is_suspended() => RequestState::Suspended,
             State::Running { .. } => RequestState::Running,
             _ => RequestState::Waiting,
         };
         let runs = state == RequestState::Running;
-        Explanation {
+        Self {
             state,
-            cause: (!runs).then(|| self.wait_clock.cause(waiter(request))),
+            cause: (!runs).then(|| scheduler.wait_clock.cause(request.waiter())),
             num_before,
             num_computed: request.num_computed,
             num_tokens: request.tokens.len(),
         }
     }
+}
 
-    /// Begins to measure the wait of a request, as it waits now.
-    pub(super) fn begin_wait(&mut self, slot: Slot) {
-        let request = self.slots.live(slot);
-        if !request.has_started && request.parent.is_none() {
-            request.waits_before = self.wait_clock.totals(waiter(request));
-        }
-    }
-
-    /// Records the wait of a request that is about to wait in another way, or no more.
-    pub(super) fn record_wait(&mut self, slot: Slot) {
-        let request = self.slots.live(slot);
-        if !request.has_started && request.parent.is_none() {
-            let totals = self.wait_clock.totals(waiter(request));
-            let stats = &mut request.stats;
-            stats.wait_times.add_since(&totals, &request.waits_before);
-        }
+/// Requests before one in the queue, were it to go on if it is suspended.
+fn num_before(scheduler: &Scheduler, request: &Request) -> usize {
+    let queue = &scheduler.queue;
+    match request.origin() {
+        None => 0,
+        Some(Origin::Fresh) => queue.num_before(request.tenant, request.place()),
+        Some(Origin::Preempted) => queue.num_preempted_before(request.place()),
     }
 }
 
-impl Scheduler {
-    /// A sibling that ends before its parent has started has waited as the parent did.
-    pub(super) fn share_wait(&mut self, slot: Slot) {
-        let request = self.slots.live(slot);
-        let has_started = request.has_started;
-        if let Some(parent) = request.parent.filter(|_| !has_started) {
-            self.record_wait(parent);
-            self.begin_wait(parent);
-            let waits = self.slots.live(parent).stats.wait_times;
-            self.slots.live(slot).stats.wait_times = waits;
-        }
-    }
+/// The waiting requests of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitingList {
+    /// The first of them: preempted ones, then new ones in order, then suspended ones.
+    pub requests: Vec<(RequestId, Explanation)>,
+    /// All of them; sequences of a preempted request count one by one.
+    pub num_waiting: usize,
 }
 
-/// How a live request waits.
-fn waiter(request: &Request) -> Waiter {
-    match request.state {
-        _ if request.is_suspended() => Waiter::Suspended,
-        State::Waiting(Origin::Fresh) => Waiter::Fresh(request.tenant),
-        State::Waiting(Origin::Preempted) | State::Suspended(_) | State::WithParent => {
-            Waiter::Preempted
+impl WaitingList {
+    /// Lists the waiting requests of a tenant, and explains the first `max_explained` of them.
+    pub(super) fn of(scheduler: &Scheduler, tenant: &str, max_explained: usize) -> Self {
+        let (queue, slots) = (&scheduler.queue, &scheduler.slots);
+        let mut list = Self::default();
+        let Some(tenant) = queue.shares.find(tenant) else {
+            return list;
+        };
+        let mut add = |id: RequestId, num_before: usize| {
+            list.num_waiting += 1;
+            if list.requests.len() < max_explained
+                && let Some(slot) = slots.find(id)
+            {
+                let request = slots.listed(slot);
+                let explanation = Explanation::of_sequence(scheduler, request, num_before);
+                list.requests.push((request.owner, explanation));
+            }
+        };
+        for (num_before, id) in queue.preempted().enumerate() {
+            let slot = slots.find(id);
+            if slot.is_some_and(|slot| slots.listed(slot).tenant == tenant) {
+                add(id, num_before);
+            }
         }
-        State::Running { .. } | State::Ended { .. } => Waiter::Running,
+        let new = queue.new_of(tenant).take(max_explained);
+        for (num_before, id) in new.enumerate() {
+            add(id, queue.num_before_own(tenant, num_before));
+        }
+        if scheduler.num_suspended > 0 {
+            let is_suspended = |request: &&Request| matches!(request.state, State::Suspended(_));
+            let suspended = slots.iter().filter(is_suspended);
+            for request in suspended.filter(|request| request.tenant == tenant) {
+                add(request.id, num_before(scheduler, request));
+            }
+        }
+        list.num_waiting += queue.num_new_of(tenant).saturating_sub(max_explained);
+        list
     }
 }

@@ -18,23 +18,65 @@ use std::iter;
 use super::{LEAST_CHUNK, Scheduler, step::StepBuilder};
 use crate::ids::{Nanos, Slot, Tenant};
 
-/// The rows by tenant.
+/// The rows that run, by tenant.
 pub(super) struct RowUsage {
-    pub(super) num_used: Vec<usize>,
-    pub(super) num_tenants: usize,
-    pub(super) num_rows: usize,
+    num_used: Vec<usize>,
+    num_tenants: usize,
+    num_rows: usize,
 }
 
 impl RowUsage {
-    /// The tenant has its fair share, or more.
-    pub(super) fn has_share(&self, tenant: Tenant) -> bool {
-        self.num_used[tenant as usize] * self.num_tenants >= self.num_rows
+    /// Counts the rows of each tenant; None if there is one tenant.
+    pub(super) fn of(scheduler: &Scheduler, now: Nanos) -> Option<Self> {
+        let shares = &scheduler.queue.shares;
+        if shares.num_tenants() < 2 {
+            return None;
+        }
+        let mut num_used = vec![0; shares.num_places()];
+        for &slot in &scheduler.running {
+            let request = scheduler.request(slot);
+            // What this step has preempted is on the list still.
+            num_used[request.tenant as usize] += usize::from(request.is_running());
+        }
+        Some(Self {
+            num_used,
+            num_tenants: shares.expected(now).count(),
+            num_rows: scheduler.config.max_num_seqs,
+        })
     }
 
-    /// The same where blocks are short and not rows: shares are those of the rows in use.
+    /// Counts shares of the rows in use instead of all rows: blocks are short, and not rows.
     pub(super) fn of_rows_in_use(self) -> Self {
         let num_rows = self.num_used.iter().sum();
         Self { num_rows, ..self }
+    }
+
+    /// The tenant gives up rows.
+    pub(super) fn leave(&mut self, tenant: Tenant, num_rows: usize) {
+        self.num_used[tenant as usize] -= num_rows;
+    }
+
+    pub(super) fn num_used(&self, tenant: Tenant) -> usize {
+        self.num_used[tenant as usize]
+    }
+
+    /// The tenant has its fair share, or more.
+    pub(super) fn has_share(&self, tenant: Tenant) -> bool {
+        self.is_share(self.num_used(tenant))
+    }
+
+    /// The tenant has its fair share once it has `more` rows more.
+    pub(super) fn has_share_beside(&self, tenant: Tenant, more: usize) -> bool {
+        self.is_share(self.num_used(tenant) + more)
+    }
+
+    /// The tenant has its fair share without one of its rows.
+    pub(super) fn can_spare(&self, tenant: Tenant) -> bool {
+        self.num_used(tenant) > 1 && self.is_share(self.num_used(tenant) - 1)
+    }
+
+    fn is_share(&self, num_rows: usize) -> bool {
+        num_rows * self.num_tenants >= self.num_rows
     }
 }
 
@@ -76,10 +118,10 @@ impl StepBuilder<'_> {
         let head = scheduler.slots.find(scheduler.queue.front()?)?;
         let slot = self.next_to_admit(head)?;
         let request = scheduler.request(slot);
-        let headroom = scheduler.headroom(slot, scheduler.running.len());
+        let headroom = request.headroom(&scheduler.kv, scheduler.running.len());
         let (table, tokens) = (&request.table, &request.tokens);
         let fits = !usage.has_share(request.tenant)
-            && scheduler.missing_rows(slot) <= self.num_idle_rows
+            && scheduler.rows.num_missing(request.num_rows()) <= self.num_idle_rows
             && scheduler
                 .kv
                 .num_releases(table, tokens, 0, headroom, iter::empty())
@@ -116,7 +158,7 @@ impl StepBuilder<'_> {
     pub(super) fn goes_before_deferred(&self, tenant: Tenant) -> bool {
         let shares = &self.scheduler.queue.shares;
         let mut others = self.deferred.iter();
-        let usage = || self.scheduler.row_usage(self.now);
+        let usage = || RowUsage::of(self.scheduler, self.now);
         !self.deferred.is_empty()
             && others.all(|&slot| {
                 let other = self.scheduler.request(slot).tenant;
@@ -131,25 +173,5 @@ impl StepBuilder<'_> {
             // Only a request that a failed step took its blocks from may lack some.
             self.is_short |= !self.schedule_chunk(slot, usize::MAX);
         }
-    }
-}
-
-impl Scheduler {
-    /// How many rows each tenant has now; None if there is one tenant.
-    pub(super) fn row_usage(&self, now: Nanos) -> Option<RowUsage> {
-        if self.queue.shares.num_tenants() < 2 {
-            return None;
-        }
-        let mut num_used = vec![0; self.queue.shares.num_places()];
-        for &slot in &self.running {
-            let request = self.request(slot);
-            // What this step has preempted is on the list still.
-            num_used[request.tenant as usize] += usize::from(request.is_running());
-        }
-        Some(RowUsage {
-            num_used,
-            num_tenants: self.queue.shares.expected(now).count(),
-            num_rows: self.config.max_num_seqs,
-        })
     }
 }

@@ -1,7 +1,11 @@
 //! The load: what the scheduler holds now, and counts since it started.
 
 use super::Scheduler;
-use crate::{ids::Slot, queue::WaitCause, request::Request};
+use crate::{
+    ids::Slot,
+    queue::{WaitCause, Waiter},
+    request::Request,
+};
 
 /// Passes the counts of [`Load`] to a macro, so that the bindings declare the same ones without a list of their own.
 #[macro_export]
@@ -63,54 +67,69 @@ macro_rules! declare {
 
 with_load_counts!(declare);
 
-impl Scheduler {
-    /// A snapshot; O(running requests).
-    pub fn load(&self) -> Load {
-        let block_size = self.config.block_size;
-        let num_free_blocks = self.kv.num_free();
-        let num_used = self.kv.num_blocks() - num_free_blocks;
+impl Load {
+    /// Counts what a scheduler holds; O(running requests).
+    pub(super) fn of(scheduler: &Scheduler) -> Self {
+        let kv = &scheduler.kv;
+        let block_size = scheduler.config.block_size;
+        let num_free_blocks = kv.num_free();
+        let num_used = kv.num_blocks() - num_free_blocks;
         let unwritten = |&slot: &Slot| {
-            let request = self.slots.get(slot);
+            let request = scheduler.slots.get(slot);
             // A block that others own, too, counts for none of them.
-            let request = request.filter(|request| {
-                request.parent.is_none() && !self.kv.is_tail_shared(&request.table)
-            });
+            let request = request
+                .filter(|request| request.parent.is_none() && !kv.is_tail_shared(&request.table));
             request.map_or(0, |request| {
                 request.table.num_indices() * block_size - request.num_computed
             })
         };
-        let num_unwritten: usize = self.running.iter().map(unwritten).sum();
+        let num_unwritten: usize = scheduler.running.iter().map(unwritten).sum();
         let is_suspended = |slot: &&Slot| {
-            let request = self.slots.get(**slot);
+            let request = scheduler.slots.get(**slot);
             request.is_some_and(Request::is_suspended)
         };
-        let by_cause = self.num_by_cause();
-        Load {
-            num_waiting: self.num_waiting(),
-            num_waiting_tokens: self.num_waiting_tokens,
-            num_running: self.running.len(),
-            num_waiting_suspended: self.num_suspended,
-            num_running_suspended: self.running.iter().filter(is_suspended).count(),
-            num_rows_held: self.rows.num_occupied(),
-            num_blocks: self.kv.num_blocks(),
+        let by_cause = num_by_cause(scheduler);
+        Self {
+            num_waiting: scheduler.num_waiting(),
+            num_waiting_tokens: scheduler.num_waiting_tokens,
+            num_running: scheduler.running.len(),
+            num_waiting_suspended: scheduler.num_suspended,
+            num_running_suspended: scheduler.running.iter().filter(is_suspended).count(),
+            num_rows_held: scheduler.rows.num_occupied(),
+            num_blocks: kv.num_blocks(),
             num_free_blocks,
-            num_cached_blocks: self.kv.num_published(),
-            num_kv_tokens: num_used * block_size - num_unwritten * self.kv.num_groups(),
-            num_preemptions: self.counters.num_preemptions,
-            num_recomputed_tokens: self.counters.num_recomputed_tokens,
-            num_host_blocks: self.config.num_host_blocks,
-            num_free_host_blocks: self.kv.num_free_host(),
-            num_swapped_tokens: self.counters.num_swapped_tokens,
-            num_prefix_queries: self.counters.num_prefix_queries,
-            num_prefix_hits: self.counters.num_prefix_hits,
-            num_prefix_hit_tokens: self.counters.num_prefix_hit_tokens,
+            num_cached_blocks: kv.num_published(),
+            num_kv_tokens: num_used * block_size - num_unwritten * kv.num_groups(),
+            num_preemptions: scheduler.counters.num_preemptions,
+            num_recomputed_tokens: scheduler.counters.num_recomputed_tokens,
+            num_host_blocks: scheduler.config.num_host_blocks,
+            num_free_host_blocks: kv.num_free_host(),
+            num_swapped_tokens: scheduler.counters.num_swapped_tokens,
+            num_prefix_queries: scheduler.counters.num_prefix_queries,
+            num_prefix_hits: scheduler.counters.num_prefix_hits,
+            num_prefix_hit_tokens: scheduler.counters.num_prefix_hit_tokens,
             num_waiting_step: by_cause[WaitCause::Step as usize],
             num_waiting_row: by_cause[WaitCause::Row as usize],
             num_waiting_blocks: by_cause[WaitCause::Blocks as usize],
             num_waiting_budget: by_cause[WaitCause::Budget as usize],
             num_waiting_policy: by_cause[WaitCause::Policy as usize],
             num_waiting_share: by_cause[WaitCause::Share as usize],
-            num_state_snapshots: self.kv.num_state_snapshots(),
+            num_state_snapshots: kv.num_state_snapshots(),
         }
     }
+}
+
+/// Waiting requests by what they wait for, in the order of [`WaitCause::ALL`]; O(1).
+fn num_by_cause(scheduler: &Scheduler) -> [usize; WaitCause::ALL.len()] {
+    let (queue, clock) = (&scheduler.queue, &scheduler.wait_clock);
+    let mut counts = [0; WaitCause::ALL.len()];
+    let cause = clock.cause(Waiter::Preempted);
+    let num_next = match clock.turn() {
+        None => queue.num_new(),
+        Some(tenant) => queue.num_new_of(tenant),
+    };
+    counts[cause as usize] += queue.num_preempted() + scheduler.num_with_parent + num_next;
+    counts[WaitCause::Share as usize] += queue.num_new() - num_next;
+    counts[WaitCause::Suspended as usize] += scheduler.num_suspended;
+    counts
 }

@@ -6,7 +6,7 @@ use crate::{
     events::{EndReason, Failure},
     ids::{Nanos, RequestId, Slot, StepId},
     queue::OUTPUT_COST,
-    request::{Request, RunnerView},
+    request::RunnerView,
 };
 use chairlift_draws::token::{NO_TOKEN_LEFT, TOO_COMPLEX};
 
@@ -48,7 +48,7 @@ impl Scheduler {
         let began = step.planned_at.max(self.last_update);
         self.costs.observe(step.work, now.saturating_sub(began));
         self.last_update = now;
-        self.record_step(&step.items, step.preempted);
+        self.last_step.begin(&step.items, step.preempted);
         let (mut first_slot, mut first_score) = (0, 0);
         for (index, &item) in step.items.iter().enumerate() {
             let end = first_slot + item.num_samples as usize;
@@ -56,9 +56,9 @@ impl Scheduler {
                 tokens: &sampled[first_slot..end],
                 first_slot,
             };
-            let was_live = self.is_live_item(item);
+            let was_live = self.slots.is_live(item.slot);
             let num_accepted = self.complete(now, item, samples, first_score);
-            let is_finished = was_live && !self.is_live_item(item);
+            let is_finished = was_live && !self.slots.is_live(item.slot);
             let row = &mut self.last_step.rows[index];
             (row.num_accepted, row.is_finished) = (num_accepted, is_finished);
             first_slot = end;
@@ -104,7 +104,7 @@ impl Scheduler {
         request.has_swapped_in();
         self.send_prompt(item, first_score);
         let request = self.slots.live(item.slot);
-        if self.config.prefix_cache && request.cache_write {
+        if request.cache_write {
             self.kv
                 .publish(&mut request.table, &request.tokens, item.end);
         }
@@ -126,6 +126,21 @@ impl Scheduler {
         let samples = Samples { tokens, ..samples };
         let num_taken = self.accept(now, item.slot, samples, has_drafts);
         num_taken.saturating_sub(1) as u32
+    }
+
+    /// The prompt is computed, in a step that has succeeded: the siblings go on from its last token.
+    pub(super) fn fork(&mut self, parent: Slot) {
+        let siblings = self.slots.siblings(parent);
+        let mut request = self.slots.lend(parent);
+        request.num_siblings = 0;
+        for slot in siblings {
+            let sibling = self.slots.live(slot);
+            sibling.parent = None;
+            sibling.num_computed = sibling.num_prompt - 1;
+            self.kv
+                .fork(&request.table, &mut sibling.table, sibling.num_computed);
+        }
+        self.slots.put(parent, request);
     }
 
     /// Sends what a step adds to a prompt that is asked for.
@@ -209,9 +224,11 @@ impl Scheduler {
         failing: &[RequestId],
     ) -> Result<(), StepError> {
         let oldest = self.check_oldest(step)?.items.clone();
-        self.record_step(&oldest, Vec::new());
+        self.last_step.begin(&oldest, Vec::new());
         let items = oldest.into_iter().enumerate();
-        let was_live: Vec<_> = items.filter(|&(_, item)| self.is_live_item(item)).collect();
+        let was_live: Vec<_> = items
+            .filter(|(_, item)| self.slots.is_live(item.slot))
+            .collect();
         // What it should have copied is anything.
         self.kv.forget_swaps();
         for request in self.slots.iter_mut() {
@@ -241,12 +258,9 @@ impl Scheduler {
             }
         }
         for (index, item) in was_live {
-            self.last_step.rows[index].is_finished = !self.is_live_item(item);
+            self.last_step.rows[index].is_finished = !self.slots.is_live(item.slot);
         }
-        named.retain(|&slot| {
-            let request = self.slots.get(slot);
-            request.is_some_and(Request::is_live)
-        });
+        named.retain(|&slot| self.slots.is_live(slot));
         self.roll_back(&named);
         self.sweep();
         Ok(())

@@ -17,12 +17,15 @@
 //! A preempted request waits in front of all that are fresh. It keeps what it has computed in host memory where copying it
 //! there and back takes less time than computing it again.
 
-use super::{Scheduler, fair_share::RowUsage, step::StepBuilder, yielding::LEAST_PROGRESS};
+use super::{Scheduler, fair_share::RowUsage, step::StepBuilder};
 use crate::{
     cost_model::Work,
     ids::Slot,
     request::{Origin, State},
 };
+
+/// Tokens between two preemptions of a sequence by which it yields: each is paid for by progress.
+pub(super) const MIN_PROGRESS: usize = 16;
 
 /// What a preemption costs; the request of the least is preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +34,22 @@ pub(super) struct Cost {
     /// Tokens to compute again for each 1,024 blocks that become free.
     per_block: usize,
     num_tokens: usize,
+}
+
+impl Cost {
+    /// Counts what is lost with a request that has a row.
+    pub(super) fn of(scheduler: &Scheduler, slot: Slot) -> Self {
+        let request = scheduler.request(slot);
+        let num_freed = scheduler.kv.num_released(&request.table);
+        let num_tokens = request.num_computed;
+        Self {
+            times_preempted: request.times_preempted,
+            per_block: (num_tokens << 10)
+                .checked_div(num_freed)
+                .unwrap_or(usize::MAX),
+            num_tokens,
+        }
+    }
 }
 
 impl StepBuilder<'_> {
@@ -74,8 +93,8 @@ impl StepBuilder<'_> {
             return false;
         }
         let scheduler = &*self.scheduler;
-        let missing_rows = scheduler.missing_rows(head);
         let head = scheduler.request(head);
+        let missing_rows = scheduler.rows.num_missing(head.num_rows());
         let running = scheduler.running.iter().rev().copied();
         let idle: Vec<_> = running
             .filter(|&slot| scheduler.request(slot).is_idle())
@@ -126,7 +145,8 @@ impl StepBuilder<'_> {
         };
         let behind = running[index + 1..self.end].iter().copied();
         let mut candidates: Vec<_> = behind.filter(holds_blocks).collect();
-        let Some(usage) = scheduler.row_usage(self.now).map(RowUsage::of_rows_in_use) else {
+        let usage = RowUsage::of(scheduler, self.now);
+        let Some(usage) = usage.map(RowUsage::of_rows_in_use) else {
             return candidates;
         };
         let is_beyond = |slot: &Slot| {
@@ -151,11 +171,16 @@ impl StepBuilder<'_> {
         })
     }
 
-    /// The request that loses least of these; of equals the youngest.
+    /// The candidate of the lowest cost, of equals the youngest, that no step in flight names and that computes its own
+    /// prompt.
     fn victim(&self, candidates: &[Slot]) -> Option<Slot> {
-        let candidates = candidates.iter().rev();
-        let costs = candidates.filter_map(|&slot| Some((self.scheduler.cost(slot)?, slot)));
-        costs.min_by_key(|&(cost, _)| cost).map(|(_, slot)| slot)
+        let scheduler = &*self.scheduler;
+        let may_go = |slot: &Slot| {
+            let request = scheduler.request(*slot);
+            request.is_running() && request.in_flight == 0 && request.parent.is_none()
+        };
+        let candidates = candidates.iter().rev().copied().filter(may_go);
+        candidates.min_by_key(|&slot| Cost::of(scheduler, slot))
     }
 
     /// Leaves the youngest running request from `index` on out of the step.
@@ -179,27 +204,6 @@ impl StepBuilder<'_> {
 }
 
 impl Scheduler {
-    /// What is lost with a running request; None while a step in flight names it, or while its parent computes the prompt.
-    fn cost(&self, slot: Slot) -> Option<Cost> {
-        let request = self.request(slot);
-        let may_go = request.is_running() && request.in_flight == 0 && request.parent.is_none();
-        may_go.then(|| self.loss(slot))
-    }
-
-    /// What is lost with a request that has a row.
-    pub(super) fn loss(&self, slot: Slot) -> Cost {
-        let request = self.request(slot);
-        let num_freed = self.kv.num_released(&request.table);
-        let num_tokens = request.num_computed;
-        Cost {
-            times_preempted: request.times_preempted,
-            per_block: (num_tokens << 10)
-                .checked_div(num_freed)
-                .unwrap_or(usize::MAX),
-            num_tokens,
-        }
-    }
-
     /// A running request that no step names loses row and blocks, with its siblings if they wait for its prompt, and waits.
     pub(super) fn preempt(&mut self, slot: Slot) {
         self.swap_out(slot);
@@ -212,7 +216,7 @@ impl Scheduler {
     }
 
     /// A sequence loses row and blocks, and waits in front of all that are fresh, or outside the queue while it is suspended.
-    pub(super) fn lose_row(&mut self, slot: Slot) {
+    fn lose_row(&mut self, slot: Slot) {
         self.record_wait(slot);
         self.release_row(slot);
         let request = self.slots.live(slot);
@@ -220,11 +224,20 @@ impl Scheduler {
         self.kv.release(&mut request.table);
         request.lose_computed();
         request.times_preempted += 1;
-        request.yields_from = request.tokens.len() + LEAST_PROGRESS;
+        request.yields_from = request.tokens.len() + MIN_PROGRESS;
         request.stats.num_preemptions += 1;
         self.counters.num_preemptions += 1;
         self.preempted.push(request.owner);
         self.wait(slot, Origin::Preempted);
+    }
+
+    /// A sibling that waits for its parent loses its row alone: it computes the prompt itself when it gets another, or finds
+    /// it in the prefix cache.
+    pub(super) fn preempt_sibling(&mut self, slot: Slot) {
+        if let Some(parent) = self.slots.live(slot).parent.take() {
+            self.slots.live(parent).num_siblings -= 1;
+        }
+        self.lose_row(slot);
     }
 
     fn release_row(&mut self, slot: Slot) {

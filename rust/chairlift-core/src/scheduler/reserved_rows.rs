@@ -11,8 +11,8 @@
 //! row is not for the first in any case. A preempted request is no exception: else a tenant beyond its share would take back
 //! the row that it has yielded ([`super::yielding`]), and yield again to the next request.
 
-use super::{Scheduler, fair_share::RowUsage, step::StepBuilder};
-use crate::ids::Slot;
+use super::{fair_share::RowUsage, step::StepBuilder};
+use crate::{config::Config, ids::Slot};
 
 /// With fewer rows none is reserved.
 const FEWEST_ROWS: usize = 16;
@@ -25,19 +25,15 @@ impl StepBuilder<'_> {
     /// reserved for others.
     pub(super) fn next_to_admit(&self, head: Slot) -> Option<Slot> {
         let waits = |&slot: &Slot| self.scheduler.request(slot).origin().is_some();
-        if let Some(claimant) = self.claim.claimant.filter(waits) {
-            return Some(claimant);
-        }
-        if let Some(claimant) = self.scheduler.passes_preempted(self.now, head) {
-            return Some(claimant);
-        }
-        let scheduler = &self.scheduler;
-        if let Some(claimant) = scheduler.passes_wide(self.now, head, self.num_idle_rows) {
+        let claimant = self.claim.claimant.filter(waits);
+        let claimant = claimant.or_else(|| self.passes_preempted(head));
+        if let Some(claimant) = claimant.or_else(|| self.passes_wide(head)) {
             return Some(claimant);
         }
         let Some(usage) = self.usage_that_reserves_rows(head) else {
             return Some(head);
         };
+        let scheduler = &self.scheduler;
         let passes = |tenant| !usage.has_share(tenant);
         scheduler.slots.find(scheduler.queue.first_new(passes)?)
     }
@@ -49,14 +45,14 @@ impl StepBuilder<'_> {
         let request = scheduler.request(slot);
         let num_rows = scheduler.config.max_num_seqs;
         let num_reserved = (num_rows / ROWS_PER_RESERVED).max(1);
-        let can_reserve = scheduler.reserves_rows();
+        let can_reserve = reserves_rows(&scheduler.config);
         let num_free = scheduler.rows.num_free() + self.num_idle_rows;
         let num_left = num_free.checked_sub(request.num_rows());
         let is_left = num_left.is_some_and(|left| left >= num_reserved);
         if !can_reserve || is_left {
             return None;
         }
-        let mut usage = scheduler.row_usage(self.now)?;
+        let mut usage = RowUsage::of(scheduler, self.now)?;
         let idle = scheduler
             .running
             .iter()
@@ -71,9 +67,7 @@ impl StepBuilder<'_> {
     }
 }
 
-impl Scheduler {
-    /// Whether rows can be reserved at all.
-    pub(super) fn reserves_rows(&self) -> bool {
-        self.config.max_num_seqs >= FEWEST_ROWS && !self.config.policy.holds_rows()
-    }
+/// Whether rows can be reserved at all.
+pub(super) fn reserves_rows(config: &Config) -> bool {
+    config.max_num_seqs >= FEWEST_ROWS && !config.policy.holds_rows()
 }

@@ -68,6 +68,11 @@ impl Slots {
         (request.id == id && request.is_live()).then_some(slot)
     }
 
+    /// The sequence in a slot has not ended.
+    pub(super) fn is_live(&self, slot: Slot) -> bool {
+        self.get(slot).is_some_and(Request::is_live)
+    }
+
     /// All requests, those included that have ended but for a step in flight.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Request> + '_ {
         self.requests.iter().flatten()

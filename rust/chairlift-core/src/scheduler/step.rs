@@ -1,6 +1,11 @@
 //! Planning a step: running requests go on, then waiting requests may be admitted.
 
-use super::{Item, Scheduler, Step, budget::Budget, fair_share::Wanted, yielding::Claim};
+use super::{
+    Item, Scheduler, Step,
+    budget::Budget,
+    fair_share::{RowUsage, Wanted},
+    yielding::Claim,
+};
 use crate::{
     cost_model::Work,
     ids::{Nanos, Slot, StepId},
@@ -15,35 +20,6 @@ pub enum Next {
     Run(StepId),
     /// There is nothing to run; at `wake_at` there may be, even if nothing is called before.
     Idle { wake_at: Option<Nanos> },
-}
-
-impl Scheduler {
-    /// Plans the next step into `plan`, which is cleared.
-    ///
-    /// Running requests go first, in order of admission: each decode has one token of the budget reserved, and prompts are
-    /// cut into chunks that fit into the rest. If a request needs a block and none is free, another is preempted
-    /// ([`super::preempt`]). If none was, waiting requests are admitted with what is left ([`super::admit`]). Prompts of
-    /// tenants over their fair share are deferred until then ([`super::fair_share`]). What is left is for drafts
-    /// ([`Scheduler::draft`]).
-    ///
-    /// ```text
-    /// budget  [ A 1 | B 1 | C chunk of 120 | D 1 | E is admitted, chunk of 133 ]
-    /// ```
-    pub fn schedule(&mut self, now: Nanos, plan: &mut Plan) -> Next {
-        plan.clear();
-        self.wait_clock.advance(now);
-        if self.in_flight.len() >= self.config.steps_in_flight {
-            return Next::Idle { wake_at: None };
-        }
-        self.expire(now);
-        let claim = self.yield_rows(now);
-        let mut step = StepBuilder::new(self, now, plan, claim);
-        step.schedule_running();
-        let gate_opens = step.admit_waiting();
-        step.schedule_deferred();
-        step.schedule_drafts();
-        step.launch(gate_opens)
-    }
 }
 
 /// A step while it is planned.
@@ -73,7 +49,12 @@ pub(super) struct StepBuilder<'a> {
 
 impl<'a> StepBuilder<'a> {
     /// An empty step. Its budget lacks one token for each decode.
-    fn new(scheduler: &'a mut Scheduler, now: Nanos, plan: &'a mut Plan, claim: Claim) -> Self {
+    pub(super) fn new(
+        scheduler: &'a mut Scheduler,
+        now: Nanos,
+        plan: &'a mut Plan,
+        claim: Claim,
+    ) -> Self {
         let (mut decodes, mut num_idle_rows) = (Work::default(), 0);
         for &slot in &scheduler.running {
             let request = scheduler.slots.live(slot);
@@ -104,8 +85,9 @@ impl<'a> StepBuilder<'a> {
         }
     }
 
-    fn schedule_running(&mut self) {
-        let usage = self.scheduler.row_usage(self.now);
+    /// Adds the next tokens of the running requests.
+    pub(super) fn schedule_running(&mut self) {
+        let usage = RowUsage::of(self.scheduler, self.now);
         self.wanted = usage
             .as_ref()
             .map_or_else(Wanted::default, |usage| self.wanted(usage));
@@ -154,15 +136,13 @@ impl<'a> StepBuilder<'a> {
             return true;
         }
         let num_hits = if restarts {
-            self.scheduler.num_hits(slot)
+            request.num_hits(&self.scheduler.kv)
         } else {
             0
         };
         let num_known = num_hits * self.scheduler.config.block_size;
         start += num_known;
-        let to_stop = self
-            .scheduler
-            .tokens_to_stop(slot, start, pending - num_known);
+        let to_stop = self.tokens_to_stop(slot, start, pending - num_known);
         let most = most.min(to_stop);
         let count = self.budget.chunk(&self.scheduler.costs, start, most);
         if count == 0 {
@@ -183,7 +163,7 @@ impl<'a> StepBuilder<'a> {
     /// A request whose last step has failed begins again behind the blocks that the prefix cache knows; false if the blocks
     /// of all its tokens cannot be had.
     fn restart(&mut self, slot: Slot, num_hits: usize) -> bool {
-        let has_blocks = self.scheduler.take_blocks(slot, num_hits, 0);
+        let has_blocks = self.take_blocks(slot, num_hits, 0);
         if has_blocks {
             let block_size = self.scheduler.config.block_size;
             let request = self.scheduler.slots.live(slot);
@@ -195,8 +175,8 @@ impl<'a> StepBuilder<'a> {
 
     /// Adds the next `count` tokens of a running request; false if there are no blocks for them.
     fn schedule_tokens(&mut self, slot: Slot, count: usize) -> bool {
-        let (scheduler, plan) = (&mut *self.scheduler, &mut *self.plan);
-        let mut request = scheduler.slots.live(slot);
+        let scheduler = &mut *self.scheduler;
+        let request = scheduler.slots.live(slot);
         let row = request
             .row()
             .expect("invariant: a running request has a row");
@@ -204,20 +184,25 @@ impl<'a> StepBuilder<'a> {
         if !scheduler.kv.grow(&mut request.table, end) {
             return false;
         }
-        if !request.has_started {
-            scheduler.start(self.now, slot);
-            request = scheduler.slots.live(slot);
-        }
         for (source, target) in scheduler.kv.take_copies() {
-            plan.copy(source, target);
+            self.plan.copy(source, target);
         }
-        if request.runner_view == RunnerView::Moved {
+        let (has_started, has_moved) = (
+            request.has_started,
+            request.runner_view == RunnerView::Moved,
+        );
+        if has_moved {
             request.runner_view = RunnerView::Current;
-            plan.assign(row, slot, request.index, start, request.adapter);
+            self.plan
+                .assign(row, slot, request.index, start, request.adapter);
             scheduler.counters.num_recomputed_tokens += request.count_recomputed(start);
-            scheduler.load_state(slot, row, start, plan);
+            self.load_state(slot, row, start);
         }
-        let saved = scheduler.plan_states(slot, start, end, plan);
+        if !has_started {
+            self.start(slot);
+        }
+        let saved = self.plan_states(slot, start, end);
+        let (scheduler, plan) = (&mut *self.scheduler, &mut *self.plan);
         let request = scheduler.slots.live(slot);
         request.table.take_updates(|group, block_index, block| {
             plan.set_block(group, row, block_index, block);
@@ -262,8 +247,24 @@ impl<'a> StepBuilder<'a> {
         true
     }
 
+    /// Records that tokens of a request are in a step for the first time; its siblings start with it.
+    fn start(&mut self, slot: Slot) {
+        let (scheduler, now) = (&mut *self.scheduler, self.now);
+        scheduler.record_wait(slot);
+        let request = scheduler.slots.live(slot);
+        request.has_started = true;
+        request.stats.first_scheduled = Some(now);
+        let waits = request.stats.wait_times;
+        for sibling in scheduler.slots.siblings(slot) {
+            let sibling = scheduler.slots.live(sibling);
+            sibling.has_started = true;
+            sibling.stats.first_scheduled = Some(now);
+            sibling.stats.wait_times = waits;
+        }
+    }
+
     /// Puts the step in flight, or nothing if it is empty: `gate_opens` is when the policy's answer changes by itself.
-    fn launch(self, gate_opens: Option<Nanos>) -> Next {
+    pub(super) fn launch(self, gate_opens: Option<Nanos>) -> Next {
         let scheduler = self.scheduler;
         if self.items.is_empty() {
             scheduler.spare_items.push(self.items);

@@ -1,6 +1,6 @@
 //! What a step did, row by row: it is recorded where it is decided, so that pictures and traces guess nothing.
 
-use super::{Item, Scheduler};
+use super::Item;
 use crate::ids::{RequestId, Row};
 
 /// What a row computed in a step.
@@ -61,23 +61,11 @@ impl RowRecord {
     }
 }
 
-impl Scheduler {
-    /// What the step did that ended last; of a step that failed no row has accepted drafts.
-    pub fn last_step(&self) -> &StepRecord {
-        &self.last_step
-    }
-
-    /// Begins the record of a step that ends.
-    pub(super) fn record_step(&mut self, items: &[Item], preempted: Vec<RequestId>) {
-        let record = &mut self.last_step;
-        record.rows.clear();
-        record.rows.extend(items.iter().map(RowRecord::of));
-        record.preempted = preempted;
-    }
-
-    /// Whether the sequence that a step names has not ended.
-    pub(super) fn is_live_item(&self, item: Item) -> bool {
-        let request = self.slots.get(item.slot);
-        request.is_some_and(crate::request::Request::is_live)
+impl StepRecord {
+    /// Begins the record of a step that ends, in the memory of the last one.
+    pub(super) fn begin(&mut self, items: &[Item], preempted: Vec<RequestId>) {
+        self.rows.clear();
+        self.rows.extend(items.iter().map(RowRecord::of));
+        self.preempted = preempted;
     }
 }

@@ -79,7 +79,7 @@ mutants! { MUTANTS of "chairlift-core":
     preempts_without_gain, "vllm-ascend#16315", "a request is preempted for another that is not scheduled", "scheduler/preempt.rs":
         "            return slot != own;" => "            return false;";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/admit.rs":
-        "num_running * self.kv.num_groups() + own" => "num_running * 0 + own * 0";
+        "num_running * kv.num_groups() + kv.room_for_next(self.tokens.len())" => "num_running * 0 + kv.room_for_next(self.tokens.len()) * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
         "if num_new - from_promise > self.num_available() {" => "if num_new > self.num_available() {";
     prefill_takes_the_budget, "vllm#57413", "a long prompt leaves nothing for the decodes behind it", "scheduler/budget.rs":
@@ -108,7 +108,7 @@ mutants! { MUTANTS of "chairlift-core":
         "[u64::from(adapter.slot), adapter.generation]" => "[0, adapter.generation]";
     reloaded_adapter_hits, "-", "a block of an adapter's earlier load is a hit", "kv_cache/prefix_cache.rs":
         "[u64::from(adapter.slot), adapter.generation]" => "[u64::from(adapter.slot), 0]";
-    siblings_lose_the_adapter, "-", "the answers of a request have the adapter of their row's last request", "scheduler/sequence_group.rs":
+    siblings_lose_the_adapter, "-", "the answers of a request have the adapter of their row's last request", "scheduler/admit.rs":
         "                request.adapter,\n" => "                0,\n";
     fields_run_together, "confidential-model-router#386", "tenant and salt are joined without lengths", "kv_cache/prefix_cache.rs":
         "            hasher.update(&(field.len() as u64).to_le_bytes());\n" => "";
@@ -164,7 +164,7 @@ mutants! { MUTANTS of "chairlift-core":
     shared_tail_is_not_copied, "-", "answers write to a block that they share", "kv_cache/fork.rs":
         "            if self.num_owners(*tail) > 1 {" => "            if self.pool.num_references(*tail) > 9999 {";
     copy_is_not_told, "-", "the runner does not hear of a copy", "scheduler/step.rs":
-        "            plan.copy(source, target);" => "            let _ = (source, target);";
+        "            self.plan.copy(source, target);" => "            let _ = (source, target);";
     copied_block_is_given_out, "-", "a block is written in the plan that copies it to another answer", "kv_cache/fork.rs":
         "self.copied.push(source);" => "self.pool.release(source, false);";
     cache_knows_a_block_that_is_written, "-", "an answer writes to a block that the prefix cache knows, and the step fails", "kv_cache/fork.rs":
@@ -173,11 +173,11 @@ mutants! { MUTANTS of "chairlift-core":
         "item.end >= request.num_prompt" => "item.end > 0";
     never_forks, "-", "answers wait for a prompt that is computed", "scheduler/outcome.rs":
         "item.end >= request.num_prompt" => "item.end > request.num_prompt";
-    fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/sequence_group.rs":
+    fork_shares_a_token_too_much, "-", "an answer begins after the last token of the prompt", "scheduler/outcome.rs":
         "sibling.num_computed = sibling.num_prompt - 1;" => "sibling.num_computed = sibling.num_prompt;";
     fork_is_not_owned, "-", "blocks of a prompt have one owner however many use them", "kv_cache/fork.rs":
         "                self.pool.share(block);\n                let references" => "                let references";
-    answers_draw_alike, "-", "all answers have the index of the first", "scheduler/sequence_group.rs":
+    answers_draw_alike, "-", "all answers have the index of the first", "scheduler/admit.rs":
         "                request.index,\n                request.num_prompt - 1," => "                0,\n                request.num_prompt - 1,";
     answers_join_without_rows, "-", "a request joins though not each of its answers finds a row", "request.rs":
         "        1 + self.num_siblings\n" => "        1\n";
@@ -193,11 +193,11 @@ mutants! { MUTANTS of "chairlift-core":
         "        is_last\n" => "        let _ = is_last;\n        true\n";
     an_error_spares_the_others, "-", "the other answers go on after an error", "scheduler/end.rs":
         "        sequences.retain(|&other| other != slot);\n        sequences.push(slot);" => "        sequences = vec![slot];";
-    abort_forgets_the_first, "-", "a cancel ends the first answer alone", "scheduler.rs":
+    abort_forgets_the_first, "-", "a cancel ends the first answer alone", "scheduler/end.rs":
         "for &slot in sequences.iter().rev() {" => "for &slot in sequences.iter().take(1) {";
     unspent_credit_is_lost, "-", "what an answer leaves of the credit is lost", "scheduler/end.rs":
         "if !last && !ends_all {" => "if false && !last && !ends_all {";
-    credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/sequence_group.rs":
+    credit_is_given_n_times, "-", "each answer gets all of the credit", "scheduler/change.rs":
         "let num_sequences = slots.len() as u64;" => "let num_sequences = 1;";
 
     // Races between abort, end and step; names.
@@ -213,7 +213,7 @@ mutants! { MUTANTS of "chairlift-core":
     stale_abort, "vllm#23697", "an abort of an ended request ends the request that has its slot now", "scheduler/slots.rs":
         "(request.id == id && request.is_live())" => "request.is_live()";
     preempts_in_flight, "-", "blocks that a step in flight writes are taken away", "scheduler/preempt.rs":
-        "request.is_running() && request.in_flight == 0 && request.parent.is_none();" => "request.is_running() && request.parent.is_none();";
+        "request.is_running() && request.in_flight == 0 && request.parent.is_none()" => "request.is_running() && request.parent.is_none()";
     row_of_a_batch_in_flight, "-", "a batch opens while a step in flight names the last", "scheduler/admit.rs":
         "let num_active = scheduler.rows.num_used() - self.num_idle_rows;" => "let num_active = scheduler.running.len() - self.num_idle_rows;";
 
@@ -237,7 +237,7 @@ mutants! { MUTANTS of "chairlift-core":
         "let all = [&request.tokens[..], &request.drafting.drafts].concat();\n            self.kv.publish(&mut request.table, &all, all.len());\n            request.accepted(tokens)";
     token_after_a_wrong_draft, "-", "a token that follows a wrong draft is accepted", "scheduler/draft.rs":
         "sampled.len().min(num_right + 1)" => "sampled.len().min(num_right + 2)";
-    drafts_go_first, "-", "drafts take budget and blocks of waiting requests", "scheduler/step.rs":
+    drafts_go_first, "-", "drafts take budget and blocks of waiting requests", "scheduler.rs":
         "        step.schedule_running();\n" => "        step.schedule_running();\n        step.schedule_drafts();\n";
     wrong_drafts_keep_blocks, "-", "blocks that only wrong drafts needed are not given back", "scheduler/draft.rs":
         "        self.kv.shrink(&mut request.table, num_computed);\n" => "";
@@ -329,24 +329,24 @@ mutants! { MUTANTS of "chairlift-core":
         "                self.deadlines.push(time, request.owner);\n" => "                let _ = time;\n";
     waits_are_forgotten, "-", "the parts of a wait before its last one are lost", "scheduler/waiting.rs":
         "        self.record_wait(slot);\n" => "";
-    a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/explain.rs":
-        "        _ if request.is_suspended() => Waiter::Suspended,\n" => "";
+    a_pause_is_a_wait, "-", "the time of a pause is booked as waiting for the batch", "scheduler/waiting.rs":
+        "        _ if self.is_suspended() => Waiter::Suspended,\n" => "";
     a_closed_gate_is_a_full_batch, "-", "a request that waits for the policy is reported to wait for a row", "scheduler/admit.rs":
         "Err(WaitCause::Policy)" => "Err(WaitCause::Row)";
 
     // Recurrent states.
     state_is_not_loaded, "-", "a prefix hit begins with the state that lies in its row", "scheduler/admit.rs":
-        "        scheduler.load_state(slot, row, start, plan);\n" => "";
+        "        self.load_state(slot, row, start);\n" => "";
     stale_state_after_preemption, "vllm-metal#488", "a preempted request resumes with another's state", "scheduler/states.rs":
-        "if self.config.state_snapshots.is_none() || start == 0 {" => "if self.config.state_snapshots.is_none() || start == 0 || self.request(slot).times_preempted > 0 {";
+        "if scheduler.config.state_snapshots.is_none() || start == 0 {" => "if scheduler.config.state_snapshots.is_none() || start == 0 || scheduler.request(slot).times_preempted > 0 {";
     stale_state_after_failure, "-", "a row that begins again keeps the state of the step that failed", "scheduler/step.rs":
-        "            scheduler.load_state(slot, row, start, plan);\n" => "";
+        "            self.load_state(slot, row, start);\n" => "";
     state_of_another_block, "vllm#53142", "a request begins with the state behind another block", "kv_cache.rs":
         "snapshots.find(&table.hashes[block_index])" => "snapshots.find(&table.hashes[block_index / 2])";
     hit_beyond_the_state, "vllm#55600", "blocks behind the last snapshot count as a hit", "kv_cache.rs":
         "snapshots.find(&table.hashes[block_index]) {" => "snapshots.find(&table.hashes[block_index]).or(table.snapshot) {";
     state_is_saved_amid_a_block, "-", "a state is saved where no boundary is", "scheduler/states.rs":
-        "if !is_saved || !end.is_multiple_of(self.config.block_size) {" => "if !is_saved || end < self.config.block_size {";
+        "if !is_saved || !end.is_multiple_of(config.block_size) {" => "if !is_saved || end < config.block_size {";
     state_is_found_one_block_early, "-", "a state is found behind the block before its own", "kv_cache/snapshots.rs":
         "table.hashes[num_computed / self.block_size - 1]" => "table.hashes[(num_computed / self.block_size).saturating_sub(2)]";
     state_of_a_failed_step, "-", "what a failed step saved is used", "scheduler/outcome.rs":
@@ -368,7 +368,7 @@ mutants! { MUTANTS of "chairlift-core":
         "request.num_siblings > 0 && start > 0 && start == request.num_prompt - 1" => "request.num_siblings > 0 && start > 0 && end == request.num_prompt",
         "let stops = saved.chain(siblings_begin);" => "let stops = saved.chain(siblings_begin.filter(|_| false));";
     unwritten_cache_has_a_state, "-", "a request that does not write the cache leaves its state there", "scheduler/states.rs":
-        "self.config.prefix_cache && request.cache_write" => "self.config.prefix_cache";
+        "has_room && request.cache_write" => "has_room && config.prefix_cache";
 }
 
 mutants! { OF_TEXT of "chairlift-text":

@@ -34,9 +34,9 @@ mutants! { OF_TENANTS of "chairlift-core":
     no_row_is_yielded, "-", "a tenant keeps more rows than its share while another waits", "scheduler/yielding.rs":
         "Some(num) if num <= order.len() => order[..num].to_vec()," => "Some(num) if num > usize::MAX - 1 => order,";
     the_suspended_keep_their_rows, "-", "running requests yield where suspended ones would do", "scheduler/yielding.rs":
-        ".filter(|&slot| self.request(slot).is_idle())" => ".filter(|&slot| self.request(slot).is_idle() && false)";
-    more_than_the_surplus_is_yielded, "-", "a tenant yields rows of its own share", "scheduler/yielding.rs":
-        "(self.num_used(tenant) - 1) * self.num_tenants >= self.num_rows" => "self.num_rows > 0";
+        ".filter(|&slot| request(slot).is_idle())" => ".filter(|&slot| request(slot).is_idle() && false)";
+    more_than_the_surplus_is_yielded, "-", "a tenant yields rows of its own share", "scheduler/fair_share.rs":
+        "self.is_share(self.num_used(tenant) - 1)" => "self.num_rows > 0";
     the_oldest_yields, "-", "the oldest running request yields", "scheduler/yielding.rs":
         "Some(slot) != oldest" => "(Some(slot) != oldest || true)";
     yields_without_progress, "-", "a sequence that came back yields at once", "request.rs":
@@ -52,14 +52,14 @@ mutants! { OF_TENANTS of "chairlift-core":
     a_long_prompt_takes_the_step, "-", "prompts that have begun wait until the long prompt of another tenant is computed", "scheduler/fair_share.rs":
         "most.max(LEAST_CHUNK)" => "most.max(LEAST_CHUNK + 99_999)";
     yielded_rows_are_claimed_back, "-", "what has yielded goes before the requests for which it did", "scheduler/reserved_rows.rs":
-        "self.scheduler.passes_preempted(self.now, head)" => "self.scheduler.passes_preempted(self.now, head).filter(|_| false)";
+        "self.passes_preempted(head)" => "self.passes_preempted(head).filter(|_| false)";
     yielded_rows_are_not_reserved, "-", "a preempted request takes a reserved row", "scheduler/reserved_rows.rs":
         "if !can_reserve || is_left {" => "if !can_reserve || is_left || request.is_preempted() {";
     a_group_is_one_request, "-", "a request with many sequences claims rows beyond its share", "scheduler/yielding.rs":
         "!usage.has_share_beside(request.tenant, request.num_rows() - 1)" => "!usage.has_share_beside(request.tenant, 0)";
-    parted_sequences_still_wait, "-", "a sibling without a row still waits for its parent", "scheduler/yielding.rs":
+    parted_sequences_still_wait, "-", "a sibling without a row still waits for its parent", "scheduler/preempt.rs":
         "self.slots.live(parent).num_siblings -= 1;" => "self.slots.live(parent).num_siblings -= 1; self.slots.live(slot).parent = Some(parent);";
-    parted_sequences_are_counted, "-", "a parent waits for a row of a sibling that left it", "scheduler/yielding.rs":
+    parted_sequences_are_counted, "-", "a parent waits for a row of a sibling that left it", "scheduler/preempt.rs":
         "self.slots.live(parent).num_siblings -= 1;" => "let _ = parent;";
     what_yields_comes_back_at_once, "-", "a sequence yields and takes its row again", "scheduler/admit.rs":
         "if self.claim.claimant.is_some() {" => "if false {";
