@@ -210,7 +210,7 @@ class AsyncEngine:
         preparer = self.engine.preparer
         if is_short(request) and preparer.is_quick(request):
             return preparer.prepare(request)
-        within_s = preparer.times(request).start_within_s
+        within_s = preparer.check(request).start_within_s
         # A conversation of more than `max_bytes` characters is refused: it is not walked further.
         size = size_of(request, 2 * preparer.text_limits.max_bytes)
         return await self.texts.run(

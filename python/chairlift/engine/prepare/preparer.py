@@ -199,14 +199,20 @@ class Preparer:
             pooled=pooled,
         )
 
-    def times(self, request: Request) -> Times:
-        """Check the parts of a request by their types, and its times; this takes no time.
+    def check(self, request: Request) -> Times:
+        """Check what takes no time, however large a request is; return its times.
+
+        These are the types of its parts, its times, and the length of a text: one that is far too
+        long need not wait for a thread.
 
         Raises:
             RequestError: With the path of the first field that is wrong.
         """
         checks.request(request)
         checks.utf8_len(request.tenant, "tenant")
+        is_whole = request.pooling is None and request.truncate_prompt is None
+        if isinstance(request.prompt, str) and is_whole:
+            self._check_size(request, None)
         return self._times(request.schedule)
 
     def _checked(self, request: Request) -> _Checked:
