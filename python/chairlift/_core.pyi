@@ -365,6 +365,34 @@ class Events:
         """Ids of the requests of which nothing follows."""
 
 @final
+class BlockEvents:
+    """Changes of what can be found in the prefix cache, in order; any thread may read them."""
+
+    def __len__(self) -> int: ...
+    @property
+    def num_bytes(self) -> int:
+        """Memory that they take."""
+
+    @property
+    def streams(self) -> list[int]:
+        """Places in the list of reported tenants that have changes."""
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether blocks of an adapter were stored."""
+
+    def changes(
+        self, stream: int
+    ) -> list[tuple[list[int], int | None, tuple[int, int], list[int] | None]]:
+        """Returns the changes of one tenant.
+
+        Returns:
+            Of blocks that were stored, each behind the one before: their handles, that of the block
+            before the first (None: the beginning of a prompt), slot and load of the adapter, and
+            all their tokens. Of blocks that were removed: their handles, and no tokens.
+        """
+
+@final
 class Posted:
     """What became of the events of a step."""
 
@@ -842,6 +870,21 @@ class Scheduler:
 
     def take_events(self) -> Events:
         """Return the events that no step carried (aborts, timeouts)."""
+
+    def report_blocks(self, tenants: Sequence[str]) -> None:
+        """Tells from now on which blocks of some tenants the prefix cache has.
+
+        Those of requests that are added later and have no salt are reported.
+        """
+
+    def take_block_events(self) -> BlockEvents | None:
+        """Returns the changes since the last call, None where there are none."""
+
+    def block_snapshot(self) -> BlockEvents:
+        """Returns all reported blocks as stored now, each behind its parent; O(blocks)."""
+
+    def remove_adapter(self, slot: int) -> None:
+        """Reports the blocks of an adapter that is unloaded as removed; O(blocks)."""
 
     def with_adapter(self, slot: int) -> list[int]:
         """The requests that use an adapter, also those of steps in flight that have ended."""

@@ -14,6 +14,7 @@
 //! [`Config::most_indices`] of it, however long it grows: no more is promised, and a hit needs no more.
 
 mod admit;
+mod block_log;
 mod block_map;
 mod block_pool;
 mod block_table;
@@ -25,10 +26,11 @@ mod snapshots;
 mod swap;
 
 use self::{
-    block_map::BlockMap, block_pool::BlockPool, prefix_cache::PrefixCache, snapshots::Snapshots,
-    swap::HostPool,
+    block_log::BlockLog, block_map::BlockMap, block_pool::BlockPool, prefix_cache::PrefixCache,
+    snapshots::Snapshots, swap::HostPool,
 };
 pub use self::{
+    block_log::{BlockEvent, BlockEventKind, BlockEvents},
     block_map::{CellUse, MAX_CELLS},
     prefix_cache::{Adapter, Namespace},
 };
@@ -52,6 +54,8 @@ pub(crate) struct KvCache {
     pool: BlockPool,
     map: BlockMap,
     prefix_cache: PrefixCache,
+    /// What is told of it; None: nothing is. A pointer, since few servers have it.
+    log: Option<Box<BlockLog>>,
     block_size: usize,
     groups: Vec<Group>,
     has_windows: bool,
@@ -77,6 +81,7 @@ impl KvCache {
             pool: BlockPool::new(config.num_blocks),
             map: BlockMap::new(config.num_blocks),
             prefix_cache: PrefixCache::new(config.hash_key, num_groups, config.num_blocks),
+            log: None,
             block_size: config.block_size,
             groups: groups.collect(),
             has_windows: config.kv_groups.iter().any(|kv| kv.window.is_some()),
@@ -97,7 +102,8 @@ impl KvCache {
     ) -> BlockTable {
         let root = self.prefix_cache.root(namespace);
         let num_indices = num_tokens.div_ceil(self.block_size);
-        BlockTable::new(self.groups.len(), num_indices, root, tenant)
+        let source = self.source(namespace);
+        BlockTable::new(self.groups.len(), num_indices, (root, source), tenant)
     }
 
     /// How the blocks are used, by cells; `own` is the tenant's.
@@ -294,6 +300,7 @@ impl KvCache {
 
     /// A block is not found any more, nor the state behind it.
     fn forget(&mut self, block: BlockId) {
+        self.report_removed(block);
         if let Some(hash) = self.prefix_cache.evict(block)
             && let Some(snapshots) = &mut self.snapshots
         {
@@ -322,9 +329,13 @@ impl KvCache {
             for group in 0..self.groups.len() {
                 let block = table.block(group, block_index);
                 // Nothing that came back from host memory is behind a window.
-                if block != NULL_BLOCK {
-                    self.prefix_cache
-                        .publish(group, block, hash, parent, tokens);
+                if block != NULL_BLOCK
+                    && self
+                        .prefix_cache
+                        .publish(group, block, hash, parent, tokens)
+                {
+                    let parent = (block_index > 0).then_some(parent);
+                    self.report_stored((group, block), table.source, hash, parent, tokens);
                 }
             }
         }

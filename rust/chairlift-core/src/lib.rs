@@ -34,7 +34,9 @@ pub use config::{Config, KvGroup};
 pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, Violation};
 pub use events::RequestStats;
 pub use ids::{Nanos, RequestId, Row, Slot};
-pub use kv_cache::{Adapter, CellUse, MAX_CELLS, Namespace};
+pub use kv_cache::{
+    Adapter, BlockEvent, BlockEventKind, BlockEvents, CellUse, MAX_CELLS, Namespace,
+};
 pub use new_request::NewRequest;
 pub use prompt_output::PromptOptions;
 pub use queue::{ABSENCE, PATIENCE, PRIORITY_LEVEL, WaitCause, WaitTimes};

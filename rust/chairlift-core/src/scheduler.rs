@@ -22,6 +22,7 @@
 
 mod add;
 mod admit;
+mod blocks;
 mod budget;
 mod change;
 mod check;

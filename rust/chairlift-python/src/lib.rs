@@ -11,6 +11,7 @@ mod adapters;
 mod answer;
 mod attention;
 mod attention_work;
+mod block_events;
 mod call;
 mod candidates;
 mod constraints;
@@ -54,6 +55,7 @@ mod _core {
     use crate::{
         answer::AnswerParser,
         attention_work::attention_work,
+        block_events::BlockEvents,
         candidates::Candidates,
         events::{Account, Events, FailedEvent, FinishedEvent, PromptEvent, TokensEvent},
         fleet::{Fleet, FleetRun},

@@ -12,6 +12,7 @@ use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 
 use crate::{
+    block_events::BlockEvents,
     drafts::{self, Drafts, Undrafted},
     error,
     events::{Buffers, Events, end_reason},
@@ -284,6 +285,23 @@ impl Scheduler {
     fn take_events(&mut self) -> Events {
         self.event_buffers
             .take(|events| self.inner.take_events(events))
+    }
+
+    fn report_blocks(&mut self, tenants: Vec<String>) {
+        self.inner.report_blocks(tenants);
+    }
+
+    fn take_block_events(&mut self) -> Option<BlockEvents> {
+        let events = self.inner.take_block_events();
+        (!events.list.is_empty()).then(|| BlockEvents::new(events, self.inner.config().block_size))
+    }
+
+    fn block_snapshot(&self) -> BlockEvents {
+        BlockEvents::new(self.inner.block_snapshot(), self.inner.config().block_size)
+    }
+
+    fn remove_adapter(&mut self, slot: u32) {
+        self.inner.remove_adapter(slot);
     }
 
     fn with_adapter(&self, slot: u32) -> Vec<u64> {

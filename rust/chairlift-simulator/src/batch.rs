@@ -6,6 +6,7 @@ use chairlift_core::plan::PlanView;
 
 use crate::{
     client::{Client, State},
+    mirror::Found,
     row_usage::RowUsage,
     service::Newcomer,
     tally::Sight,
@@ -283,6 +284,11 @@ impl World {
             let num_tokens = client.answer.num_prompt - start;
             self.service.admit(client.tenant, num_tokens);
             self.count_prefix(index, start);
+            let num_blocks = start / self.scenario.config.block_size;
+            self.found.push(Found {
+                client: index,
+                num_blocks,
+            });
         }
         let client = &mut self.clients[index];
         ensure!(

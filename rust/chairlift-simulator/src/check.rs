@@ -257,6 +257,7 @@ impl World {
     pub(crate) fn check_deep(&mut self) -> Checked {
         self.tally.saw(Sight::DeepChecks);
         self.check_states()?;
+        self.check_mirror()?;
         self.scheduler
             .check_invariants()
             .map_err(|violation| violation.0)

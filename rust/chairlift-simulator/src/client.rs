@@ -7,6 +7,7 @@ use chairlift_core::{
 };
 
 use crate::{
+    mirror::{Source, source},
     oracle::{Answer, root},
     workload::{Arrival, Label},
 };
@@ -76,6 +77,8 @@ pub(crate) struct Client {
     pub(crate) deadline: Option<u64>,
     pub(crate) tenant: u8,
     pub(crate) root: u64,
+    /// Whose blocks are told where it publishes; None: they are not.
+    pub(crate) source: Option<Source>,
     pub(crate) reads_cache: bool,
     pub(crate) prompt_output: PromptOptions,
     /// Tokens of its prompt that were sent back.
@@ -158,6 +161,7 @@ impl Client {
             deadline: after(arrival.patience),
             tenant: arrival.tenant,
             root: root(arrival.tenant, arrival.salt, arrival.adapter().generation),
+            source: source(arrival),
             reads_cache: arrival.cache_read && !arrival.prompt_output.scores,
             prompt_output: arrival.prompt_output,
             num_prompt_sent: 0,

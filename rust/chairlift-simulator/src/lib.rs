@@ -17,6 +17,7 @@
 //! | `service`, `fair_share`, `row_usage` | fairness between tenants, as bounds |
 //! | `yielding`, `victims` | whose rows and blocks go |
 //! | `swap` | blocks of the preempted in host memory |
+//! | `mirror` | what a consumer of block events knows of the prefix cache |
 //! | `explain` | why a request waits, as explained and as it is |
 //! | `run`, `shrink` | a run and its liveness phase; a failure made readable |
 #![forbid(unsafe_code)]
@@ -34,6 +35,7 @@ mod explain;
 mod fair_share;
 mod faults;
 mod inputs;
+mod mirror;
 mod oracle;
 mod panics;
 mod prompts;

@@ -12,6 +12,7 @@ use crate::{
     alteration::Alteration,
     event::{Event, Outcome},
     faults::Chooser,
+    mirror::Mirror,
     panics,
     scenario::Scenario,
     tally::{Sight, Tally},
@@ -130,6 +131,10 @@ fn drain(world: &mut World, see: &mut dyn FnMut(&Event, Option<&str>)) -> Checke
     );
     happen(world, Event::Evict(usize::MAX))?;
     world.check_deep()?;
+    ensure!(
+        world.mirror == Mirror::default(),
+        "events tell of blocks after all were evicted"
+    );
     let load = world.scheduler.load();
     ensure!(
         load.num_cached_blocks == 0,

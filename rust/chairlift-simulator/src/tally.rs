@@ -72,6 +72,7 @@ sights! {
     CacheHits "prompts with cached tokens",
     Trimmed "blocks behind a window",
     Evicted "cached blocks evicted",
+    BlockEvents "block events",
     Flushes "flushes",
     ClockForward "clock jumps forward",
     ClockBack "clock steps back",

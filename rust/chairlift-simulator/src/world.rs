@@ -21,6 +21,7 @@ use crate::{
     client::{Client, Due, Wait},
     device::{Device, RowRun, Write},
     event::{Event, Outcome},
+    mirror::{Found, Mirror, REPORTED},
     random::mix,
     scenario::Scenario,
     service::Service,
@@ -104,6 +105,9 @@ pub(crate) struct World {
     events: Events,
     /// Log probabilities of the step that has just ended: client, position and token of each.
     pub(crate) scored: Vec<(usize, usize, i32)>,
+    pub(crate) mirror: Mirror,
+    /// New requests that have joined since the last events of blocks.
+    pub(crate) found: Vec<Found>,
     pub(crate) tally: Tally,
     pub(crate) trace_hash: u64,
     /// What the last event did, where that is more than the event says.
@@ -120,8 +124,9 @@ impl World {
             "{name} out of its range is not refused by name"
         );
         let config = scenario.config.clone();
-        let scheduler =
+        let mut scheduler =
             Scheduler::new(config.clone(), Arc::clone(token_table)).map_err(|e| e.to_string())?;
+        scheduler.report_blocks(REPORTED.map(str::to_owned).to_vec());
         Ok(Self {
             scheduler,
             device: Device::new(&config),
@@ -149,6 +154,8 @@ impl World {
             buffer: vec![0; Plan::capacity(&config)],
             events: Events::default(),
             scored: Vec::new(),
+            mirror: Mirror::default(),
+            found: Vec::new(),
             tally: Tally::default(),
             trace_hash: 0,
             note: None,
@@ -200,6 +207,7 @@ impl World {
             }
         }
         self.collect()?;
+        self.follow_blocks()?;
         self.check_service()?;
         self.check_load()?;
         if self

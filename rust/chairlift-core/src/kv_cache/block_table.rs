@@ -10,7 +10,7 @@
 //!                      shared, full  written       promised
 //! ```
 
-use super::prefix_cache::BlockHash;
+use super::{block_log::Source, prefix_cache::BlockHash};
 use crate::ids::{BlockId, HostBlock, NULL_BLOCK, Snapshot, Tenant};
 
 /// The blocks of one KV group.
@@ -68,6 +68,8 @@ pub(crate) struct BlockTable {
     /// Names of the full blocks known so far; kept when the blocks are released, since tokens never change.
     pub(super) hashes: Vec<BlockHash>,
     root: BlockHash,
+    /// What is told of blocks that it publishes.
+    pub(super) source: Option<Source>,
     /// Whose its blocks are.
     pub(super) tenant: Tenant,
     /// Blocks that this request may still allocate without asking.
@@ -87,7 +89,7 @@ impl BlockTable {
     pub(super) fn new(
         num_groups: usize,
         num_indices: usize,
-        root: BlockHash,
+        (root, source): (BlockHash, Option<Source>),
         tenant: Tenant,
     ) -> Self {
         let group_blocks = || GroupBlocks {
@@ -101,6 +103,7 @@ impl BlockTable {
             groups: (0..num_groups).map(|_| group_blocks()).collect(),
             hashes: Vec::with_capacity(num_indices),
             root,
+            source,
             tenant,
             num_published: 0,
             promised: 0,

@@ -27,6 +27,9 @@ impl KvCache {
     ) -> Result<(), Violation> {
         self.pool.check_invariants()?;
         self.prefix_cache.check_invariants()?;
+        if let Some(log) = &self.log {
+            log.check_invariants(&self.prefix_cache)?;
+        }
         if let Some(snapshots) = &self.snapshots {
             snapshots.check_invariants(written, |hash| self.prefix_cache.has_name(hash))?;
         }

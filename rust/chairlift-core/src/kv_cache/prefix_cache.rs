@@ -34,6 +34,10 @@ impl BlockHash {
         let bytes = bytemuck::cast_slice(tokens);
         Self(*blake3::keyed_hash(&self.0, bytes).as_bytes())
     }
+
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
 }
 
 impl std::hash::Hash for BlockHash {
@@ -114,6 +118,11 @@ impl PrefixCache {
         }
     }
 
+    /// A key for another use than names, from which those cannot be computed.
+    pub(super) fn derived_key(&self, context: &str) -> [u8; 32] {
+        blake3::derive_key(context, &self.key)
+    }
+
     /// The parent of a namespace's first blocks.
     pub(crate) fn root(&self, namespace: &Namespace) -> BlockHash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
@@ -141,7 +150,7 @@ impl PrefixCache {
         (published.parent == parent && *published.tokens == *tokens).then_some(block)
     }
 
-    /// Makes a block known. An equal block that is known already stays the known one.
+    /// Makes a block known; false if it is already, or an equal one, which stays the known one.
     pub(crate) fn publish(
         &mut self,
         group: usize,
@@ -149,12 +158,12 @@ impl PrefixCache {
         hash: BlockHash,
         parent: BlockHash,
         tokens: &[i32],
-    ) {
+    ) -> bool {
         if self.is_published(block) {
-            return;
+            return false;
         }
         let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {
-            return;
+            return false;
         };
         entry.insert(block);
         self.by_block[block as usize] = Some(Published {
@@ -164,6 +173,13 @@ impl PrefixCache {
             tokens: tokens.into(),
         });
         self.num_published += 1;
+        true
+    }
+
+    /// The tokens of a block that can be found; none of another.
+    pub(super) fn tokens(&self, block: BlockId) -> &[i32] {
+        let published = self.by_block[block as usize].as_ref();
+        published.map_or(&[], |published| &published.tokens)
     }
 
     /// Whether the block can be found.

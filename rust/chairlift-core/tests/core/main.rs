@@ -1,6 +1,7 @@
 //! All tests of the public core in one binary: the fake model is compiled once, not once per file.
 
 mod answers;
+mod block_events;
 mod block_map;
 mod changes;
 mod draft_model;

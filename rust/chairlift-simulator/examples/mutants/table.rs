@@ -369,6 +369,16 @@ mutants! { MUTANTS of "chairlift-core":
         "let stops = saved.chain(siblings_begin);" => "let stops = saved.chain(siblings_begin.filter(|_| false));";
     unwritten_cache_has_a_state, "-", "a request that does not write the cache leaves its state there", "scheduler/states.rs":
         "has_room && request.cache_write" => "has_room && config.prefix_cache";
+
+    // What consumers of block events believe.
+    evicted_blocks_are_still_told, "-", "the eviction of a block is not told", "kv_cache.rs":
+        "        self.report_removed(block);\n" => "";
+    blocks_are_told_without_parents, "-", "each block is told as the first of a prompt", "kv_cache/block_log.rs":
+        "parent: parent.map(|parent| self.handle(parent))," => "parent: None,";
+    salted_blocks_are_told, "-", "blocks that only requests with a salt find are told", "kv_cache/block_log.rs":
+        "namespace.salt.is_empty().then_some(" => "true.then_some(";
+    blocks_of_any_tenant_are_told, "-", "blocks of a tenant that is not shared are told", "kv_cache/block_log.rs":
+        "tenants.position(|tenant| *tenant == namespace.tenant)?" => "tenants.position(|_| true)?";
 }
 
 mutants! { OF_TEXT of "chairlift-text":
