@@ -16,7 +16,9 @@ from chairlift.server.metrics.tenants import MAX_NAMES, OTHER
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
+from transformers import AutoModelForCausalLM
 
+from tests.engine import adapters
 from tests.server.connection import next_event, receive, start, status_of, until
 
 PARTS_OF_A_REQUEST = [f"request_{part}_seconds" for part in ("queue", "prefill", "decode")]
@@ -184,6 +186,34 @@ async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, t
     blocks = int(values["chairlift_kv_blocks"])
     sizes = f"{{block_size=16,model_name={tiny_folder.name},num_gpu_blocks={blocks}}}"
     assert values[f"vllm:cache_config_info{sizes}"] == 1
+
+
+async def test_a_gateway_finds_the_adapters_of_requests(
+    serve, settings, scrape, tiny_folder, tmp_path
+):
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    names = ("up", "down")
+    folders = [adapters.write(tmp_path / n, model, seed=i) for i, n in enumerate(names)]
+    given = [f"{name}={folder}" for name, folder in zip(names, folders, strict=True)]
+    sizes = {"adapters": given, "max_adapters": 3, "max_num_seqs": 1}
+
+    def info(values):
+        return [name for name in values if name.startswith("vllm:lora_requests_info")]
+
+    async with serve(server=settings, **sizes) as server:
+        assert info(await scrape()) == ["vllm:lora_requests_info{max_lora=3}"]
+        call = server.generation.Generate()
+        await call.write(start("a", max_tokens=200, adapter="up"))
+        await next_event(call, "tokens")
+        await call.write(start("b", max_tokens=200, adapter="down"))
+        await next_event(call, "accepted")
+        with held(server.server.gate.engine().engine.runner) as reached:
+            assert await asyncio.to_thread(reached.wait, 60)
+            values = await scrape()
+        labels = "max_lora=3,running_lora_adapters=up,waiting_lora_adapters=down"
+        assert info(values) == [f"vllm:lora_requests_info{{{labels}}}"]
+        assert values[info(values)[0]] > 1.7e9
+        call.cancel()
 
 
 async def test_calls_that_fail_are_counted_by_reason(serve, settings, scrape, tmp_path):

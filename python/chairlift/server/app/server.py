@@ -88,7 +88,8 @@ class Server:
         self._receiving = Receiving(config.max_receive_bytes, config.receive_memory_bytes)
         outboxes = Outboxes()
         load = functools.partial(load_of, self.gate)
-        self.metrics = new_metrics(engine_config, config, load, outboxes)
+        live = Registry(functools.partial(end_batch, self.gate))
+        self.metrics = new_metrics(engine_config, config, load, outboxes, live.adapters)
         self._context = ServerContext(
             gate=self.gate,
             model_names=config.model_names,
@@ -98,7 +99,7 @@ class Server:
             ),
             outboxes=outboxes,
             backlog=Backlog(functools.partial(num_without_row, self.gate)),
-            live=Registry(functools.partial(end_batch, self.gate)),
+            live=live,
             resumables=Resumables(outboxes.core, config),
             metrics=self.metrics,
             telemetry=new_telemetry(config.otlp_endpoint, config.model_names[0]),

@@ -205,6 +205,16 @@ class Registry:
             if self._names.get(oldest.engine_id) is oldest:
                 del self._names[oldest.engine_id]
 
+    def adapters(self) -> tuple[set[str], set[str]]:
+        """Return the adapters of live requests with a token, and without; any thread may call."""
+        running: set[str] = set()
+        waiting: set[str] = set()
+        for live in list(self._by_handle.values()):
+            if live.prepared.adapter is not None:
+                names = running if live.stage is Stage.STARTED else waiting
+                names.add(live.prepared.adapter.name)
+        return running, waiting
+
     def get(self, handle: str) -> LiveRequest | None:
         """Return the live request of a handle, of any tenant; None if there is none."""
         return self._by_handle.get(handle)

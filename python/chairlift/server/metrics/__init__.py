@@ -5,12 +5,14 @@ from chairlift.server.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Deliveri
 from chairlift.server.metrics.instruments import Metrics
 from chairlift.server.metrics.load import ServedModel
 from chairlift.server.metrics.tenants import MAX_NAMES, OTHER, TenantLabels
+from chairlift.server.metrics.vllm import AdapterRequests
 
 __all__ = [
     "FIRST_TOKEN_S",
     "MAX_NAMES",
     "OTHER",
     "TOKEN_S",
+    "AdapterRequests",
     "Deliveries",
     "Metrics",
     "ServedModel",

@@ -26,7 +26,7 @@ from chairlift.server.metrics.deliveries import (
 )
 from chairlift.server.metrics.load import LoadCollector, ServedModel
 from chairlift.server.metrics.tenants import TenantLabels
-from chairlift.server.metrics.vllm import VllmCollector
+from chairlift.server.metrics.vllm import AdapterRequests, VllmCollector
 
 STEP_PARTS: Final = ("schedule", "inputs", "forward", "sample", "update")
 
@@ -51,6 +51,7 @@ class Metrics:
         model: ServedModel,
         tenant_label: TenantLabels,
         deliveries: Deliveries,
+        adapters: Callable[[], AdapterRequests],
     ) -> None:
         """Create the instruments.
 
@@ -59,6 +60,7 @@ class Metrics:
             model: The served model.
             tenant_label: Returns the label of a tenant.
             deliveries: The tokens delivered, and their times.
+            adapters: Returns the adapters that requests name, from any thread.
         """
         self.registry = CollectorRegistry()
         self.tenant_label = tenant_label
@@ -76,7 +78,7 @@ class Metrics:
             "request_prefill_time_seconds": self._prefill,
             "request_decode_time_seconds": self._decode,
         }
-        self.registry.register(VllmCollector(load, model, aliases))
+        self.registry.register(VllmCollector(load, model, aliases, adapters))
 
     def _add_counters(self) -> None:
         self._ended = self._counter(

@@ -2,13 +2,15 @@
 
 The endpoint picker of the Gateway API inference extension (now of llm-d) takes a model server for
 vLLM unless a label of the pod says otherwise, and scrapes `num_requests_waiting`,
-`num_requests_running`, `kv_cache_usage_perc` and, where it is there, `cache_config_info` (its
-"model server protocol"). The histograms serve dashboards and autoscalers written for vLLM. Only
-metrics with the same meaning are here: vLLM counts prefix-cache hits in tokens, and Chairlift in
-blocks.
+`num_requests_running`, `kv_cache_usage_perc` and, where they are there, `cache_config_info` and
+`lora_requests_info` (its "model server protocol"). The histograms serve dashboards and autoscalers
+written for vLLM. Only metrics with the same meaning are here: vLLM counts prefix-cache hits in
+tokens, and Chairlift in blocks.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -25,6 +27,18 @@ from chairlift.server.metrics.load import ServedModel, kv_usage
 _LABELS = ["model_name"]
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterRequests:
+    """The adapters that live requests name."""
+
+    max_adapters: int
+    """Adapters that can be loaded at once; 0: none."""
+    running: tuple[str, ...]
+    """Of requests that have a token."""
+    waiting: tuple[str, ...]
+    """Of requests that have none yet."""
+
+
 class VllmCollector(Collector):
     """Reads the load and the histograms of the server when Prometheus scrapes."""
 
@@ -33,6 +47,7 @@ class VllmCollector(Collector):
         load: Callable[[], Load | None],
         model: ServedModel,
         histograms: Mapping[str, Collector],
+        adapters: Callable[[], AdapterRequests],
     ) -> None:
         """Set the sources.
 
@@ -40,10 +55,12 @@ class VllmCollector(Collector):
             load: The same function as in `Metrics`.
             model: Its name is the label of every metric.
             histograms: By vLLM's name, without its prefix.
+            adapters: Returns the adapters that requests name, from any thread.
         """
         self._load = load
         self._model = model
         self._histograms = histograms
+        self._adapters = adapters
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; none before the model is loaded."""
@@ -72,8 +89,23 @@ class VllmCollector(Collector):
         )
         preemptions.add_metric([model.name], load.num_preemptions)
         yield preemptions
+        yield from self._lora()
         for name, histogram in self._histograms.items():
             yield self._alias(f"vllm:{name}", histogram)
+
+    def _lora(self) -> Iterator[Metric]:
+        adapters = self._adapters()
+        if not adapters.max_adapters:
+            return
+        # vLLM's value is the time: of several series the picker takes the latest.
+        info = GaugeMetricFamily(
+            "vllm:lora_requests_info",
+            "The time, with the adapters of requests: loaded at most, running, waiting.",
+            labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        )
+        names = [",".join(adapters.running), ",".join(adapters.waiting)]
+        info.add_metric([str(adapters.max_adapters), *names], time.time())
+        yield info
 
     def _alias(self, name: str, histogram: Collector) -> Metric:
         (original,) = histogram.collect()

@@ -13,7 +13,7 @@ from chairlift import _core
 from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError
 from chairlift.server.config import ServerConfig
-from chairlift.server.metrics import Deliveries, Metrics, ServedModel, TenantLabels
+from chairlift.server.metrics import AdapterRequests, Deliveries, Metrics, ServedModel, TenantLabels
 from chairlift.server.ops.files import MAX_SCRAPES
 from chairlift.server.rpc.listen import TcpAddress, UnixAddress, check_private, parse_address
 
@@ -75,8 +75,17 @@ def new_metrics(
     config: ServerConfig,
     load: Callable[[], _core.Load | None],
     deliveries: Deliveries,
+    live_adapters: Callable[[], tuple[set[str], set[str]]],
 ) -> Metrics:
-    """Create the instruments of a server."""
+    """Create the instruments of a server.
+
+    Args:
+        engine_config: Settings of the engine.
+        config: Settings of the server.
+        load: Returns the load, from any thread; None while the model loads.
+        deliveries: The tokens delivered, and their times.
+        live_adapters: Returns the adapters of requests with a token and without, from any thread.
+    """
     model = ServedModel(
         name=config.model_names[0],
         version=_core.__version__,
@@ -85,7 +94,12 @@ def new_metrics(
     )
     # Metadata and certificates bring tenants that no file of the operator lists.
     is_closed = config.auth_tokens is not None and not config.trust_tenant_metadata
-    return Metrics(load, model, TenantLabels(is_closed=is_closed), deliveries)
+
+    def adapters() -> AdapterRequests:
+        running, waiting = (tuple(sorted(names)) for names in live_adapters())
+        return AdapterRequests(engine_config.num_adapter_slots, running, waiting)
+
+    return Metrics(load, model, TenantLabels(is_closed=is_closed), deliveries, adapters)
 
 
 def metrics_address(text: str | None) -> TcpAddress | None:
