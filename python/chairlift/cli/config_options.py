@@ -113,6 +113,7 @@ def _parameter(
         make_option = size
     elif _is_list(field):
         metavar = "NAME=VALUE" if name.startswith("adapter") else "NAME"
+        metavar = "[TENANT=]ADDRESS" if name == "kv_events" else metavar
         make_option = functools.partial(typer.Option, metavar=metavar)
     elif name.endswith("_format"):
         text = f"{text} One of {', '.join(kind)}."

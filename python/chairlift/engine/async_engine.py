@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, Unpack
@@ -319,6 +320,13 @@ class AsyncEngine:
             return await asyncio.wait_for(answer, EXPLAIN_TIMEOUT_S)
         except TimeoutError:
             raise refusal(Reason.ENGINE_BUSY) from None
+
+    def call(self, work: "Callable[[Engine], Answer]") -> "Future[Answer]":
+        """Run a function on the engine's thread, between two steps; any thread may call this.
+
+        The future does not end where the thread does.
+        """
+        return self._running().call(work)
 
     def flush(self) -> None:
         """Let the requests submitted so far run in a partial batch (static, dynamic)."""

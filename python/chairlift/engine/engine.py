@@ -32,6 +32,7 @@ from chairlift.api.types import (
 from chairlift.core.events import CoreEvent, SampledLogprobs, to_event
 from chairlift.core.tenant_view import TenantView
 from chairlift.engine.answer_all import answer_all
+from chairlift.engine.block_reports import BlockReports, BlockSink, BlockSnapshot
 from chairlift.engine.loading.load import load_model, new_preparer, set_threads
 from chairlift.engine.loading.loaded import Loader, OnProgress
 from chairlift.engine.lora.registry import Adapters, OnBadAdapter
@@ -117,6 +118,7 @@ class Engine:
             cast("ModelConfig", loaded.config),
             loaded.transformer.adapters,
             users=lambda slot: self.stepper.core.adapter_users(slot),
+            on_emptied=lambda slot: self.stepper.core.scheduler.remove_adapter(slot),
         )
         self.adapters.load_all(on_bad_adapter)
         core = self.stepper.core
@@ -156,6 +158,23 @@ class Engine:
         self.stepper.restart()
         # No request is left that could use them.
         self.adapters.end_unloads()
+
+    def report_blocks(self, tenants: Sequence[str], sink: BlockSink) -> None:
+        """Tell after each step which blocks of some tenants the prefix cache has.
+
+        Args:
+            tenants: Whose blocks: of their requests that are added from now on and have no salt.
+            sink: Takes the changes.
+        """
+        reports = BlockReports(tenants, sink, self._adapter_names)
+        self.stepper.report_blocks(reports)
+
+    def block_snapshot(self) -> BlockSnapshot:
+        """Return all blocks that were reported, and not removed since; O(blocks)."""
+        return self.stepper.block_snapshot()
+
+    def _adapter_names(self) -> dict[int, str]:
+        return {adapter.slot: adapter.name for adapter in self.adapters.list()}
 
     @property
     def runner(self) -> ModelRunner:

@@ -22,6 +22,7 @@ from chairlift.core.events import NO_LOGPROBS, SampledLogprobs
 from chairlift.core.plan import PlanView
 from chairlift.core.step_rows import StepRows
 from chairlift.engine.bisection import bisect
+from chairlift.engine.block_reports import BlockReports, BlockSnapshot
 from chairlift.engine.core import Core, steps_in_flight
 from chairlift.engine.draft_model import DraftModel
 from chairlift.engine.loading.loaded import LoadedModel
@@ -68,6 +69,7 @@ class Stepper:
         self._watchers: list[Callable[[StepRecord], None]] = []
         self._num_steps = 0
         self._wrap: Callable[[_core.Scheduler], _core.Scheduler] = lambda scheduler: scheduler
+        self._block_reports: BlockReports | None = None
         self._max_in_flight = steps_in_flight(config)
         self._has_drafts = config.max_step_drafts > 0
         self.restart()
@@ -86,6 +88,8 @@ class Stepper:
         self._num_launched = 0
         self._last_end_ns = self.clock()
         self.core = Core(self.config, self._loaded, self.clock, self._wrap)
+        if self._block_reports is not None:
+            self._block_reports.begin(self.core.scheduler)
         self.runner = self._loaded.new_runner(self._runner_shape(), self.clock)
         draft = self._loaded.draft
         self.draft_model = None
@@ -116,6 +120,17 @@ class Stepper:
         """
         self._wrap = wrap
         self.core.scheduler = wrap(self.core.scheduler)
+
+    def report_blocks(self, reports: BlockReports) -> None:
+        """Report what the prefix cache has, now and after each restart."""
+        self._block_reports = reports
+        reports.begin(self.core.scheduler)
+
+    def block_snapshot(self) -> BlockSnapshot:
+        """Return all blocks that were reported, and not removed since; O(blocks)."""
+        assert self._block_reports is not None, "invariant: blocks are reported"
+        with self.core.guarded():
+            return self._block_reports.snapshot(self.core.scheduler)
 
     def close(self) -> None:
         """Release the model and the runner; nothing runs any more."""
@@ -149,6 +164,8 @@ class Stepper:
         with self.core.guarded():
             events = self.core.scheduler.take_events()
             self._follow(events)
+            if self._block_reports is not None:
+                self._block_reports.take(self.core.scheduler)
             return StepOutput(events, NO_LOGPROBS, self.core.scheduler.load(), None)
 
     def settle(self) -> None:
@@ -223,6 +240,8 @@ class Stepper:
                 self._in_flight.popleft()
                 self._num_fruitless = 0 if len(outcome.tokens) else self._num_fruitless
             self._follow(events)
+            if self._block_reports is not None:
+                self._block_reports.take(scheduler)
             load = scheduler.load()
         record = self._record(step, computed, load)
         for watcher in self._watchers:

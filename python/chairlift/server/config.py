@@ -26,6 +26,18 @@ def _names(value: object) -> object:
     return names
 
 
+def _texts(value: object) -> object:
+    """Split texts that commas join; a list may hold several."""
+    if not isinstance(value, str | list | tuple):
+        return value
+    texts = [value] if isinstance(value, str) else value
+    split = tuple(part.strip() for text in texts for part in str(text).split(","))
+    if not all(split):
+        message = "expected no empty value"
+        raise ValueError(message)
+    return split
+
+
 PROTOCOLS: Final = ("vllm", "oip")
 """Protocols of other servers, each off unless it is named."""
 
@@ -97,6 +109,13 @@ class ServerConfig(BaseModel):
     protocol: Annotated[tuple[str, ...], BeforeValidator(_protocols)] | None = None
     """A protocol of other servers that the port answers, too: vllm (VllmEngine, as gateways call
     it) or oip (KServe v2 and Triton's stream); repeat it for both."""
+    kv_events: Annotated[tuple[str, ...], BeforeValidator(_texts)] | None = None
+    """[TENANT=]ADDRESS where the events of a tenant's prefix cache are published, which carry its
+    prompts: HOST:PORT or unix:PATH over ZeroMQ (chairlift[kv-events]), with ?replay=ADDRESS,
+    &format=array and &topic=TEXT; or grpc, for SubscribeKvEvents alone. Repeat it for other
+    tenants; default: none."""
+    kv_events_allow_remote: bool = False
+    """Let other machines connect to the ZeroMQ addresses of kv_events: nothing protects them."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
     """After SIGTERM: how long running requests may continue."""
     load_timeout_s: Annotated[float, Field(gt=0)] = 1800.0

@@ -61,6 +61,7 @@ class Adapters:
         model: ModelConfig,
         tables: AdapterTables | None,
         users: Callable[[int], Sequence[int]],
+        on_emptied: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Begin without adapters.
 
@@ -69,8 +70,10 @@ class Adapters:
             model: What adapters are for.
             tables: The tables of the forward pass; None takes no adapter.
             users: Returns the requests that keep a slot in use; called on the engine's thread.
+            on_emptied: Called on that thread with a slot whose adapter is unloaded.
         """
         self._users = users
+        self._on_emptied = on_emptied
         self._config = config
         self._model = model
         self._tables = tables
@@ -227,6 +230,7 @@ class Adapters:
             users = self._users(adapter.slot)
             if not users:
                 self._tables.set(adapter.slot, None)
+                self._on_emptied(adapter.slot)
                 self._release(adapter)
             return users
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chairlift import _core
 from chairlift.api.config import EngineConfig
-from chairlift.api.errors import Reason
+from chairlift.api.errors import ConfigError, Reason
 from chairlift.api.logs import fields
 from chairlift.replay.recorder import TraceRecorder
 from chairlift.server.app.loading import load_engine, probe
@@ -27,6 +27,7 @@ from chairlift.server.calls.registry import Registry
 from chairlift.server.calls.resumables import Resumables
 from chairlift.server.calls.telemetry import new_telemetry
 from chairlift.server.config import ServerConfig, grpc_options
+from chairlift.server.kv_events.publishing import KvPublishing
 from chairlift.server.limits.backlog import Backlog
 from chairlift.server.limits.engine_state import end_batch, load_of, num_without_row, queue_capacity
 from chairlift.server.limits.gate import Gate
@@ -79,6 +80,7 @@ class Server:
         self._config = config
         self._ports = Ports(config)
         authenticator = new_authenticator(config)
+        self._kv_publishing = KvPublishing(config, engine_config)
         self._guard = guard
         self._recorder = None if config.record is None else TraceRecorder(Path(config.record))
         self._engine: AsyncEngine | None = None
@@ -103,6 +105,7 @@ class Server:
             resumables=Resumables(outboxes.core, config),
             metrics=self.metrics,
             telemetry=new_telemetry(config.otlp_endpoint, config.model_names[0]),
+            kv_events=self._kv_publishing.events,
             write_timeout_s=config.write_timeout_s,
         )
         self._overview = Overview(self._context, engine_config, config)
@@ -134,11 +137,21 @@ class Server:
             server, self._context, self._engine_config, self._config, self._overview, self._health
         )
         await self._ports.open(server, self._new_http, self.metrics.registry)
+        await self._publish_kv_events()
         self._watchdog = Watchdog(self._config.step_timeout_s, self._guard)
         self._watchdog.limit_silence(self._config.load_timeout_s)
         await server.start()
         self._in_background(self._watch_port(self._ports.address))
         return str(self._ports.address)
+
+    async def _publish_kv_events(self) -> None:
+        try:
+            self._kv_publishing.open()
+        except ConfigError:
+            await self._ports.close()
+            raise
+        for address in self._kv_publishing.addresses:
+            _log.info("KV events", extra=fields(address=address))
 
     def _new_http(self, address: TcpAddress) -> "HttpListener":
         from chairlift.server.app.http_serving import http_listener
@@ -210,6 +223,7 @@ class Server:
             functools.partial(self._on_hang, engine),
         )
         await probe(engine)
+        await self._kv_publishing.begin(engine)
         engine.deliveries.route_to(self._context.outboxes)
         if self._recorder is not None:
             record(engine.engine, self._recorder)
@@ -259,6 +273,7 @@ class Server:
         for task in tuple(self._background):
             task.cancel()
         await self._ports.close()
+        await asyncio.to_thread(self._kv_publishing.close)
         self._watchdog.close()
         await asyncio.to_thread(self._context.telemetry.close)
         if self._recorder is not None:

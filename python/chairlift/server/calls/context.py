@@ -6,6 +6,7 @@ from chairlift.server.calls.outbox import Outboxes
 from chairlift.server.calls.registry import Registry
 from chairlift.server.calls.resumables import Resumables
 from chairlift.server.calls.telemetry import Telemetry
+from chairlift.server.kv_events.kv_events import KvEvents
 from chairlift.server.limits.backlog import Backlog
 from chairlift.server.limits.gate import Gate
 from chairlift.server.limits.quotas import Quotas
@@ -28,6 +29,8 @@ class ServerContext:
     resumables: Resumables
     metrics: Metrics
     telemetry: Telemetry
+    kv_events: KvEvents
+    """Of the tenants that share theirs."""
     write_timeout_s: float
     """A call whose client reads nothing for this long ends."""
 
