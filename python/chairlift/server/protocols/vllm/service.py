@@ -18,6 +18,7 @@ from chairlift.server.protocols.stubs import vllm_engine_pb2_grpc
 from chairlift.server.protocols.vllm.answers import EngineCall
 from chairlift.server.protocols.vllm.bundle import TokenizerBundle
 from chairlift.server.protocols.vllm.convert import NAMES, to_embedding, to_request
+from chairlift.server.protocols.vllm.kv_events import KvSubscriptions
 from chairlift.server.rpc.status_interceptor import ServicerContext
 from chairlift.server.rpc.writer import Writer
 
@@ -43,6 +44,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         self._is_serving = is_serving
         self._started_at = time.monotonic()
         self._bundle = TokenizerBundle()
+        self._subscriptions = KvSubscriptions(server, config.block_size)
 
     def add_to(self, server: Any) -> None:
         """Register the methods."""
@@ -210,8 +212,8 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
     async def SubscribeKvEvents(
         self, request: common.SubscribeKvEventsRequest, context: ServicerContext
     ) -> None:
-        """Refuse: the prefix cache publishes no events."""
-        raise _unsupported("SubscribeKvEvents")
+        """Write the events of the prefix cache, those of the caller's tenant."""
+        await self._subscriptions.run(request.start_sequence_number, context)
 
 
 def _unsupported(method: str) -> RequestError:
