@@ -228,7 +228,7 @@ check-client-wheel: setup ## Build the wheel of chairlift-client, install it alo
 	@$(BIN)/python -m tests.clients.distribution $(UV) $(TOOLS)
 
 .PHONY: check-gateways
-check-gateways: setup ## The real smg gateway before two servers, and Triton's client, in environments of their own
+check-gateways: setup ## The real smg gateway before two servers, Dynamo's selection service, and Triton's client, in environments of their own
 	@$(BIN)/python -m tests.clients.gateways $(TOOLS)
 
 .PHONY: check-page

@@ -1,6 +1,6 @@
-"""`make check-gateways`: the real smg gateway and Triton's client, in environments of their own.
+"""`make check-gateways`: the smg gateway, Dynamo's selection and Triton's client, the real ones.
 
-    python -m tests.clients.gateways TOOLS [smg] [triton]
+    python -m tests.clients.gateways TOOLS [smg] [dynamo] [triton]
 
 A client whose package cannot be installed is an error.
 """
@@ -11,21 +11,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.clients.gateways import smg
+from tests.clients.gateways import dynamo, smg
 
 HERE = Path(__file__).parent
 TRITON = "tritonclient[grpc]==2.73.0"
 
 
 def main() -> None:
-    tools, chosen = Path(sys.argv[1]) / "clients", sys.argv[2:] or ["smg", "triton"]
+    tools, chosen = Path(sys.argv[1]) / "clients", sys.argv[2:] or ["smg", "dynamo", "triton"]
     if "triton" in chosen:
         python = environment(tools / "tritonclient", TRITON)
         with served("--protocol", "oip", listen="127.0.0.1:0") as address:
             subprocess.run([python, HERE / "triton_program.py", address], check=True)
+    if "dynamo" in chosen:
+        python = environment(tools / "dynamo", dynamo.PACKAGE, "pyzmq")
+        dynamo.check(python, [smg.free_port() for _ in range(2)])
     if "smg" in chosen:
         command = environment(tools / "smg", smg.PACKAGE).with_name("smg")
-        protocol = ("--protocol", "vllm", "--metrics-listen")
+        protocol = ("--protocol", "vllm", "--kv-events", "grpc", "--metrics-listen")
         with contextlib.ExitStack() as stack:
             ports = [smg.free_port() for _ in range(2)]
             workers = [
@@ -35,12 +38,12 @@ def main() -> None:
             smg.check(command, workers, ports)
 
 
-def environment(folder: Path, package: str) -> Path:
-    """Install a package, unless it is; return the interpreter."""
+def environment(folder: Path, *packages: str) -> Path:
+    """Install packages, unless they are; return the interpreter."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
     subprocess.run(pip, check=True)
     return python
 

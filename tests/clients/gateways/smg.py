@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+from chairlift.client import connect
 
 PACKAGE = "smg==1.13.0"
 STORY = "Once upon a time there was a lift that carried people up a mountain. "
@@ -39,6 +40,7 @@ def check(command: Path, workers: Sequence[str], metrics: Sequence[int]) -> None
         print("models:", [model.id for model in client.models.list()])
         check_answers(client)
         check_prefixes(client, metrics)
+        check_events(client, workers, metrics)
     print("smg: passed")
 
 
@@ -125,6 +127,23 @@ def check_prefixes(client: openai.OpenAI, metrics: Sequence[int]) -> None:
     )
     print(f"smg: from prefix caches came {hits} of {queries} blocks")
     assert sum(hits) > 0.65 * sum(queries)
+
+
+def check_events(client: openai.OpenAI, workers: Sequence[str], metrics: Sequence[int]) -> None:
+    """Send first turns past the gateway: by events alone it knows where to send the second."""
+    for number in range(8):
+        place, turn = number % 2, f"Turn {number}. {STORY * 12}"
+        with connect(workers[place]) as direct:
+            direct.generate(turn, max_tokens=4).text()
+        # Until the gateway has taken the events.
+        time.sleep(1)
+        before = [cached(port) for port in metrics]
+        client.completions.create(model=MODEL, prompt=turn + "And then", max_tokens=4)
+        after = [cached(port) for port in metrics]
+        hits = [now[0] - then[0] for then, now in zip(before, after, strict=True)]
+        assert hits[place] > 10, (number, hits)
+        assert hits[1 - place] == 0, (number, hits)
+    print("smg: each second turn went to the server that events name")
 
 
 def cached(port: int) -> tuple[float, float]:
