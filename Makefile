@@ -239,6 +239,25 @@ check-page: setup ## The live page in Chromium: every state, size and scheme, ax
 check-fleet: setup ## Two servers of the demo model behind the router, beside their simulation: hits, throughput, first tokens
 	@$(BIN)/python -m tests.fleet
 
+# Ray in an environment of its own, which finds the rest in .venv: .venv stays as the tests know it.
+RAY := $(TOOLS)/ray
+
+$(RAY)/.installed: pyproject.toml | $(VENV)/.tested
+	$(call say,Ray in $(RAY))
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python $(RAY)
+	$(requirements) run http ray | grep -v '^torch' | $(UV) pip install --quiet --python $(RAY)/bin/python --requirement -
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/chairlift-venv.pth"
+	@touch $@
+
+.PHONY: demo-ray
+demo-ray: setup $(RAY)/.installed ## A local Ray with two engines and an ingress: both at work, then one is killed under 64 streams
+	@$(RAY)/bin/python -m chairlift.ray.demo
+
+.PHONY: check-ray
+check-ray: setup $(RAY)/.installed ## Ray Serve on a local cluster: kills of an engine and of the head under streams
+	@$(RAY)/bin/python -m pytest -n 0 tests/ray
+
 .PHONY: check-constraints
 check-constraints: setup ## Grammars of 3,000 random JSON schemas, judged by jsonschema; answers to 1,000, by MODELS="demo smollm2": all are valid, and few are cut
 	@$(BIN)/python -m tests.constraints $(MODELS)

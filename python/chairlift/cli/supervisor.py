@@ -23,7 +23,7 @@ from typing import Final
 from chairlift.server.ops.restart_budget import RestartBudget
 from chairlift.server.ops.watchdog import FAULT_EXIT
 
-_SOCKET: Final = "CHAIRLIFT_SUPERVISOR_SOCKET"
+SOCKET_VARIABLE: Final = "CHAIRLIFT_SUPERVISOR_SOCKET"
 """In the environment of the child: its end of the socket."""
 
 _BACKOFF_S: Final = (0.25, 1.0, 4.0)
@@ -42,7 +42,7 @@ class Parent:
 
     def __init__(self) -> None:
         """Connect this process to its supervisor, if it has one."""
-        number = os.environ.pop(_SOCKET, None)
+        number = os.environ.pop(SOCKET_VARIABLE, None)
         self._socket = None if number is None else socket.socket(fileno=int(number))
         if self._socket is None:
             return
@@ -125,7 +125,7 @@ class _Supervisor:
         with closing(theirs):
             self._child = await asyncio.create_subprocess_exec(
                 *self._command,
-                env={**os.environ, _SOCKET: str(theirs.fileno())},
+                env={**os.environ, SOCKET_VARIABLE: str(theirs.fileno())},
                 pass_fds=(theirs.fileno(),),
                 # Ctrl-C reaches the parent only, which forwards it once.
                 process_group=0,

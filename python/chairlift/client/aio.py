@@ -217,6 +217,11 @@ class AsyncClient(Awaiting, BaseClient):
             await stream.close()
         await self._channel.close()
 
+    @property
+    def channel(self) -> Any:
+        """Return the `grpc.aio.Channel`, for calls that have no method here."""
+        return self._channel
+
     def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> AsyncGeneration:
         """Return a request that is sent when it is iterated; see `RequestOptions`."""
         return self.submit(new_start(prompt, **options))
