@@ -10,7 +10,7 @@ class BlockSnapshot(NamedTuple):
     """All reported blocks at a moment."""
 
     blocks: _core.BlockEvents
-    """As if they were stored now, each behind its parent."""
+    """In the order in which they could be stored now: each comes after its parent."""
     adapters: Mapping[int, str]
     """Names of the adapters by slot."""
 

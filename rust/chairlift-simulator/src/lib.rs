@@ -24,6 +24,7 @@
 
 mod alteration;
 mod batch;
+mod block_events;
 mod change;
 mod check;
 mod client;

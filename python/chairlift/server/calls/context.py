@@ -30,7 +30,7 @@ class ServerContext:
     metrics: Metrics
     telemetry: Telemetry
     kv_events: KvEvents
-    """Of the tenants that share theirs."""
+    """Those of the tenants that share theirs."""
     write_timeout_s: float
     """A call whose client reads nothing for this long ends."""
 

@@ -29,9 +29,9 @@ class Form(StrEnum):
     """How an event is written."""
 
     MAP = "map"
-    """As vLLM writes it since June 2026: a map with the key `type`."""
+    """A map with the key `type`, which vLLM writes since June 2026."""
     ARRAY = "array"
-    """As before: an array that begins with the type."""
+    """An array that begins with the type, which vLLM wrote before."""
 
 
 @dataclass(frozen=True, slots=True)

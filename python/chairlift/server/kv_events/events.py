@@ -15,7 +15,7 @@ class Stored(NamedTuple):
     parent: int | None
     """The block before the first; None is the beginning of a prompt."""
     tokens: list[int]
-    """Of all blocks, which have equally many."""
+    """The tokens of all blocks, which have equally many."""
     adapter: str | None
     adapter_load: int | None
     """The number of the adapter's load."""

@@ -20,7 +20,7 @@ from chairlift import _core
 from chairlift.server.kv_events.events import Batch
 
 MAX_BATCHES: Final = 10_000
-"""As many as vLLM keeps."""
+"""Batches that are kept; vLLM keeps as many."""
 MAX_BYTES: Final = 32 * 2**20
 MAX_TAKEN: Final = 64
 """Batches that a reader takes at once."""

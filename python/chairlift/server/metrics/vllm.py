@@ -34,9 +34,9 @@ class AdapterRequests:
     max_adapters: int
     """Adapters that can be loaded at once; 0: none."""
     running: tuple[str, ...]
-    """Of requests that have a token."""
+    """Adapters of requests that have a token."""
     waiting: tuple[str, ...]
-    """Of requests that have none yet."""
+    """Adapters of requests that have none yet."""
 
 
 class VllmCollector(Collector):
