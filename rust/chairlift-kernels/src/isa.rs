@@ -76,7 +76,7 @@ pub trait Isa: Integers + Send + Sync {
     /// The bf16 in the low half of each word, widened.
     fn low(words: Self::Words) -> Self::Vector;
 
-    /// The same of the high halves.
+    /// The bf16 in the high half of each word, widened.
     fn high(words: Self::Words) -> Self::Vector;
 
     /// `2^x` of the numbers of a block, as of [`exp::exp2`].
@@ -107,7 +107,7 @@ pub trait Isa: Integers + Send + Sync {
 
     /// Adds the products of the two bf16 in each word of `a` and of `b`.
     ///
-    /// As Intel describes `VDPBF16PS`: two fused multiply-adds, that of the high halves first. The
+    /// It follows Intel's description of `VDPBF16PS`: two fused multiply-adds, that of the high halves first. The
     /// instruction itself takes subnormal numbers for zero.
     #[inline(always)]
     fn add_pair_dot(sums: Self::Vector, a: Self::Words, b: Self::Words) -> Self::Vector {

@@ -23,7 +23,7 @@ pub enum Arithmetic {
     Bfloat16,
     /// 8-bit factors, four products per 32-bit sum; without such an instruction 16-bit factors, two.
     Int8,
-    /// As [`Self::Int8`]; without such an instruction 8-bit factors, 16-bit sums.
+    /// The products of [`Self::Int8`]; without such an instruction 8-bit factors, 16-bit sums.
     Int4,
 }
 
@@ -72,7 +72,7 @@ pub fn multiply_in_registers(arithmetic: Arithmetic, rounds: usize) -> usize {
     num_operations.into_inner()
 }
 
-/// The same with the calling thread alone.
+/// Multiplies and adds on the calling thread; gives the number of operations.
 fn multiply_on_this_thread(arithmetic: Arithmetic, rounds: usize) -> usize {
     struct Multiply(Arithmetic, usize);
 
@@ -116,7 +116,7 @@ fn multiply_on_this_thread(arithmetic: Arithmetic, rounds: usize) -> usize {
     multiply_tiles(arithmetic, rounds).unwrap_or_else(|| dispatch(Multiply(arithmetic, rounds)))
 }
 
-/// The same by tiles, where layers take them.
+/// Multiplies by AMX tiles and gives the number of operations; None where layers do not use tiles.
 fn multiply_tiles(arithmetic: Arithmetic, rounds: usize) -> Option<usize> {
     match arithmetic {
         Arithmetic::Bfloat16 if instruction_set() == InstructionSet::Amx => {

@@ -32,7 +32,7 @@ impl Dtype {
         Self::Int64,
     ];
 
-    /// As torch calls it.
+    /// The name that torch has for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float32 => "float32",

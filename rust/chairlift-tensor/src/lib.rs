@@ -127,7 +127,7 @@ impl Tensor {
         self.description.wrong_dtype(name, expected)
     }
 
-    /// The same Python object, as it was described here.
+    /// Refers to the same Python object, with the same description.
     #[must_use]
     pub fn clone_ref(&self, py: Python<'_>) -> Self {
         Self {
@@ -232,7 +232,7 @@ impl Borrows {
     /// A contiguous tensor, to be written.
     ///
     /// # Errors
-    /// As [`Self::slice`].
+    /// The errors of [`Self::slice`].
     #[expect(
         clippy::mut_from_ref,
         reason = "torch owns the memory, and `take` keeps the views apart"
@@ -254,7 +254,7 @@ impl Borrows {
     /// A tensor as rows over its first axis, which may lie apart, to be read.
     ///
     /// # Errors
-    /// As [`Self::slice`].
+    /// The errors of [`Self::slice`].
     pub fn rows<'t, T: TensorElement>(
         &mut self,
         name: &'static str,
@@ -276,7 +276,7 @@ impl Borrows {
     /// A tensor as rows over its first axis, which may lie apart, to be written.
     ///
     /// # Errors
-    /// As [`Self::slice`].
+    /// The errors of [`Self::slice`].
     pub fn rows_mut<'t, T: TensorElement>(
         &mut self,
         name: &'static str,

@@ -86,7 +86,7 @@ struct Scratch<F: Zeroable + Copy> {
     m: Vec<f32>,
     d: Vec<[f32; BLOCK_SIZE]>,
     o: Aligned<f32>,
-    /// Of one tile and span.
+    /// The scores of one tile and span.
     scores: Vec<PerToken<f32>>,
     weights: Vec<PerToken<F>>,
 }
@@ -235,7 +235,7 @@ impl<T: Element> Attend<'_, T> {
         span
     }
 
-    /// The same of codes, widened, and their scales.
+    /// The span of an int8 cache, dequantized into `widened`, and its scales.
     #[inline(always)]
     fn widen<'w, I: Isa>(
         &self,

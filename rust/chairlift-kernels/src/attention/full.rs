@@ -39,7 +39,7 @@ const STEP: usize = REGISTERS * BLOCK;
 /// What holds for all sequences of a layer.
 #[derive(Clone, Copy)]
 pub struct Bidirectional<'a> {
-    /// Of queries; keys and values may have fewer, each for as many heads of queries that lie side by side.
+    /// Heads of queries. Keys and values may have fewer: each serves several neighbouring heads of queries.
     pub num_heads: usize,
     /// Factor of the scores.
     pub scale: f32,

@@ -32,16 +32,16 @@ const HALF_SCALES: usize = BLOCK_SIZE * size_of::<f32>();
 /// One layer's cache.
 #[derive(Debug, Clone, Copy)]
 pub enum KvView<'a, T> {
-    /// As [`crate::attention::kv_layout`] has them.
+    /// Numbers of the model's dtype, laid out by [`crate::attention::kv_layout`].
     Numbers(&'a [T]),
-    /// As this module has them.
+    /// Codes and scales, laid out by this module.
     Int8(&'a [i8]),
 }
 
-/// As numbers.
+/// A cache of numbers of the model's dtype.
 pub struct Numbers;
 
-/// As eight-bit codes.
+/// A cache of eight-bit codes with scales.
 pub struct Int8Kv;
 
 impl KvFormat for Numbers {
@@ -133,7 +133,7 @@ fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
 
 /// Memory for a span of codes as numbers.
 pub(crate) struct DequantizedSpan<P: Packed> {
-    /// Of each block keys, then values.
+    /// The keys of a block, then its values, block by block.
     units: Aligned<P>,
     keys: PerToken<f32>,
     values: PerToken<f32>,

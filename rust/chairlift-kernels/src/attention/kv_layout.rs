@@ -45,7 +45,7 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// Of a cache of numbers whose blocks are neighbours.
+    /// Describes a cache of numbers whose blocks lie one behind the other.
     #[must_use]
     pub fn contiguous(num_blocks: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         let head_len = 2 * BLOCK_SIZE * head_dim;

@@ -41,10 +41,10 @@ pub fn kv_write<T: Element>(
     )
 }
 
-/// The same to a cache in int8 ([`crate::attention::kv_format`]), laid out for T.
+/// Writes keys and values like [`kv_write`], to an int8 cache ([`crate::attention::kv_format`]) laid out for `T`.
 ///
 /// # Errors
-/// As of [`kv_write`].
+/// The errors of [`kv_write`].
 pub fn kv_write_int8<T: Element>(
     key: Rows<'_, T>,
     value: Rows<'_, T>,

@@ -39,7 +39,7 @@ pub type Span<'a, P> = [Block<'a, P>; SPAN_BLOCKS];
 
 /// How a cache keeps keys and values, for the compiler.
 pub trait KvFormat: 'static {
-    /// As codes, with scales.
+    /// Whether the cache holds eight-bit codes with scales.
     const IS_INT8: bool;
 
     /// Bytes that hold so many units.
@@ -52,14 +52,14 @@ const NO_SCALES: PerToken<f32> = [[1.0; BLOCK_SIZE]; SPAN_BLOCKS];
 /// The scales of the tokens of a span.
 #[derive(Clone, Copy)]
 pub struct Scales<'a> {
-    /// Of keys.
+    /// Scales of keys.
     pub keys: &'a PerToken<f32>,
-    /// Of values.
+    /// Scales of values.
     pub values: &'a PerToken<f32>,
 }
 
 impl Scales<'static> {
-    /// Of numbers.
+    /// The scales of a cache of numbers: all are 1.
     pub const NONE: Self = Self {
         keys: &NO_SCALES,
         values: &NO_SCALES,

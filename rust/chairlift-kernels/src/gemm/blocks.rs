@@ -38,7 +38,7 @@ pub enum BlockType {
     Mxfp4,
     /// 32 of four bits, a scale and a minimum in f32: what AWQ, GPTQ and others are rewritten to.
     Affine4,
-    /// The same of eight bits.
+    /// 32 of eight bits, a scale and a minimum in f32.
     Affine8,
 }
 

@@ -35,7 +35,7 @@ use std::{cell::Cell, ops::Range, sync::Arc};
 pub enum ExpertActivation {
     /// An activated gate times an up.
     Gated(Activation),
-    /// The same, clamped.
+    /// A clamped gate and a clamped up ([`ClampedSwiglu`]).
     ClampedSwiglu(ClampedSwiglu),
     /// Without a gate.
     Plain(Activation),

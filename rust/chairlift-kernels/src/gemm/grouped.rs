@@ -51,7 +51,7 @@ pub struct GroupedLinear {
     in_features: usize,
     out_features: usize,
     words: Aligned<u32>,
-    /// Of whole panels; zero where there is none.
+    /// Padded to whole panels; zeros if the layer has no bias.
     bias: Aligned<f32>,
 }
 

@@ -17,7 +17,7 @@ pub enum Layer {
     Float32(Linear<f32>),
     /// In `bf16`.
     Bfloat16(Linear<bf16>),
-    /// As codes in groups.
+    /// In quantized groups.
     Grouped(GroupedLinear),
 }
 

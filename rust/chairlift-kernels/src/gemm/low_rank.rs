@@ -143,7 +143,7 @@ fn packed<T: Element>(weight: Rows<'_, T>) -> Aligned<T::Packed> {
 /// The adapters of the rows of a batch, by slot; slot 0 is the layer alone.
 #[derive(Clone, Copy)]
 pub struct RowAdapters<'a> {
-    /// Of each token.
+    /// The slot of each token.
     pub slots: &'a [i32],
     /// The token of each row; none where they are the same.
     pub selected: Option<&'a [i32]>,
@@ -164,7 +164,7 @@ pub struct RowAdapters<'a> {
 pub struct SortedRows(Vec<(usize, usize)>);
 
 impl SortedRows {
-    /// As `(slot, row)`.
+    /// The pairs of `(slot, row)`.
     pub fn as_slice(&self) -> &[(usize, usize)] {
         &self.0
     }

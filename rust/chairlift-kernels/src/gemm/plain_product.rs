@@ -16,7 +16,7 @@ use crate::{
 pub(crate) struct PlainWeights<T: Element> {
     pub(crate) in_features: usize,
     panels: Aligned<T::Packed>,
-    /// Of whole panels; zero where there is none.
+    /// Padded to whole panels; zeros if the layer has no bias.
     bias: Aligned<f32>,
 }
 

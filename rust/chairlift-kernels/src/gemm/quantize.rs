@@ -134,7 +134,7 @@ pub(crate) fn round_group(numbers: &[f32; GROUP], scale: Scale) -> [i8; GROUP] {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Group {
     pub(crate) quants: [u8; GROUP],
-    /// Of both halves of the group.
+    /// One for each half of the group.
     pub(crate) scales: [BlockScale; 2],
     pub(crate) min: BlockScale,
 }

@@ -56,7 +56,7 @@ impl<'a> InputWords<'a> {
         }
     }
 
-    /// The same without the first words of each row.
+    /// Skips the first `words` words of each row.
     #[inline(always)]
     pub(crate) fn skip(self, words: usize) -> Self {
         Self {

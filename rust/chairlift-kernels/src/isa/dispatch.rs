@@ -22,7 +22,8 @@ pub trait Kernel {
     /// add but this, and run as [`InstructionSet::Avx512`].
     const USES_DOT: bool = false;
 
-    /// The same of [`Isa::add_pair_dot`] and [`Isa::round_block`].
+    /// Whether it uses [`Isa::add_pair_dot`] or [`Isa::round_block`]: others have no instance for the sets
+    /// that add but these.
     const USES_BF16: bool = false;
 
     /// Does the work. Implementations are `#[inline(always)]`, as is all they call in hot loops.

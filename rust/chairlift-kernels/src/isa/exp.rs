@@ -7,7 +7,7 @@ const LOW: f32 = -87.336_54;
 /// Above this, the result is infinite.
 const HIGH: f32 = 88.376_26;
 
-/// The same of `exp2`.
+/// Below this, the result of `exp2` is zero.
 const LOW_OF_2: f32 = -126.0;
 
 /// Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
@@ -56,7 +56,7 @@ fn exp_of_bounded<I: Isa>(x: f32) -> f32 {
 
 /// `2^x` of what is below 127, within 2 units in the last place; 0 far below, NaN for NaN.
 ///
-/// As [`exp`] with half of its operations: `x = n + r` needs no `ln 2` (Cephes, `exp2f`).
+/// Takes half of the operations of [`exp`]: `x = n + r` needs no `ln 2` (Cephes, `exp2f`).
 #[inline(always)]
 pub fn exp2<I: Isa>(x: f32) -> f32 {
     const P: [f32; 6] = [

@@ -22,7 +22,7 @@ use std::arch::x86_64::{
 };
 use std::mem::transmute;
 
-/// Of two registers of words, the odd ones.
+/// The indices of the odd 16-bit halves of two registers.
 const UPPER_HALVES: [u16; 32] = [
     1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47, 49,
     51, 53, 55, 57, 59, 61, 63,

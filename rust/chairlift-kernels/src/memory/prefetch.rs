@@ -16,8 +16,8 @@ pub(crate) fn prefetch<T>(place: *const T) {
     let _ = place;
 }
 
-/// The same slice, of which the compiler does not know that it was read: it reads memory again, which is
-/// close, instead of keeping in registers what would push sums out of them.
+/// Hides from the compiler that a slice was read before. It then reads the slice again from the nearest cache,
+/// instead of keeping it in registers that the sums need.
 #[inline(always)]
 pub(crate) fn opaque<T>(slice: &[T]) -> &[T] {
     #[cfg(target_arch = "x86_64")]

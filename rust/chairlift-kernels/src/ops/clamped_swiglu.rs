@@ -15,7 +15,7 @@ use crate::{
 pub struct ClampedSwiglu {
     /// Positive.
     pub limit: f32,
-    /// Of the exponent.
+    /// Factor of the exponent.
     pub alpha: f32,
 }
 

@@ -37,7 +37,7 @@ pub struct Rotation<'a, T> {
 }
 
 impl<'a, T> Rotation<'a, T> {
-    /// As in Llama: of all numbers of a head.
+    /// Rotates all numbers of a head, paired as in Llama.
     #[must_use]
     pub fn new(cos_sin: Rows<'a, f32>, norm: Option<HeadNorm<'a, T>>) -> Self {
         Self {

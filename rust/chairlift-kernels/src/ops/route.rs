@@ -17,7 +17,7 @@ pub enum RouterScores {
     Softmax,
     /// Softmax over the chosen experts alone: the logits choose.
     SoftmaxOfChosen,
-    /// Of each expert alone.
+    /// The sigmoid of the logit of each expert.
     Sigmoid,
 }
 
@@ -47,9 +47,9 @@ pub struct Router<'a> {
     pub bias: Option<&'a [f32]>,
     /// The weights of a token are divided by their sum, which is at least this.
     pub min_sum: Option<f32>,
-    /// Of the weights.
+    /// Factor of all weights.
     pub multiplier: f32,
-    /// `[num_experts]`: of the weight of each.
+    /// `[num_experts]`: the factor of the weight of each expert.
     pub factors: Option<&'a [f32]>,
 }
 

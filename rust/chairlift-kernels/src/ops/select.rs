@@ -20,10 +20,10 @@ pub fn select_rows<T: Copy + Send + Sync>(
     each_row(x, rows, out, |from, to| to.copy_from_slice(from))
 }
 
-/// As [`select_rows`], widened.
+/// Selects rows like [`select_rows`], and widens them to f32.
 ///
 /// # Errors
-/// As [`select_rows`].
+/// The errors of [`select_rows`].
 pub fn widen_rows<T: Element>(
     x: Rows<'_, T>,
     rows: &[i32],
@@ -36,10 +36,10 @@ pub fn widen_rows<T: Element>(
     })
 }
 
-/// As [`widen_rows`], each number times `multiplier`; the result is rounded once.
+/// Selects rows like [`select_rows`] and multiplies each number by `multiplier`; the result is rounded once.
 ///
 /// # Errors
-/// As [`select_rows`].
+/// The errors of [`select_rows`].
 pub fn scaled_rows<T: Element, O: Element>(
     x: Rows<'_, T>,
     rows: &[i32],

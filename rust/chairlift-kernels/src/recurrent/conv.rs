@@ -99,7 +99,7 @@ struct ConvPart<'a, T> {
     sequences: &'a [Sequence],
     state: Disjoint<'a, f32>,
     out: Disjoint<'a, T>,
-    /// Of `out`.
+    /// Elements from a row of `out` to the next.
     stride: usize,
     channels: Range<usize>,
 }

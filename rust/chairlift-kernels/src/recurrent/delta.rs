@@ -109,9 +109,9 @@ pub struct Delta<'a, T> {
     pub rate: &'a [f32],
     /// `[num_value_heads]`.
     pub dt_bias: &'a [f32],
-    /// `[value_dim]`: of the norm of an output.
+    /// `[value_dim]`: the weight of the norm of an output.
     pub norm_weight: &'a [f32],
-    /// Of that norm.
+    /// The epsilon of that norm.
     pub eps: f32,
     /// The largest share of a correction that is made: 1, or up to 2 for eigenvalues below 0.
     pub max_beta: f32,
@@ -185,7 +185,7 @@ struct DeltaPart<'a, T> {
     sequences: &'a [Sequence],
     state: Disjoint<'a, f32>,
     out: Disjoint<'a, T>,
-    /// Of `out`.
+    /// Elements from a row of `out` to the next.
     stride: usize,
     /// Value heads.
     own: Range<usize>,
@@ -336,7 +336,7 @@ fn advance<I: Isa>(
     }
 }
 
-/// The same of `N` registers of columns from `start` on.
+/// Moves `N` registers of columns of a state on, from column `start`.
 #[inline(always)]
 fn columns<I: Isa, const N: usize>(
     state: &mut [f32],

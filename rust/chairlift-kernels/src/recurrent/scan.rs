@@ -137,7 +137,7 @@ struct ScanPart<'a, T> {
     sequences: &'a [Sequence],
     state: Disjoint<'a, f32>,
     out: Disjoint<'a, T>,
-    /// Of `out`.
+    /// Elements from a row of `out` to the next.
     stride: usize,
     /// Heads.
     own: Range<usize>,

@@ -22,7 +22,7 @@ pub struct Parameters<'a> {
     pub seed: &'a [i64],
     /// Which of the n answers.
     pub index: &'a [i32],
-    /// Of the token that is drawn.
+    /// The position of the token that is drawn.
     pub position: &'a [i32],
 }
 

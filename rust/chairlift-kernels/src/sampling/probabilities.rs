@@ -56,7 +56,7 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Of all tokens, at a temperature.
+    /// Weighs all tokens at a temperature; no filter drops any.
     pub(crate) fn new(largest: f32, temperature: f32) -> Self {
         Self {
             largest,

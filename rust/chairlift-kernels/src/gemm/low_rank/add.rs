@@ -27,7 +27,7 @@ use std::ops::Range;
 /// Rows of one adapter that are computed together.
 struct RowTile<'a, T: Element> {
     update: &'a LowRank<T>,
-    /// As `(slot, row)`.
+    /// Pairs of `(slot, row)`.
     rows: &'a [(usize, usize)],
     /// Where its numbers begin in the hidden ones.
     hidden: usize,

@@ -57,7 +57,7 @@ fn run<T: Tiles>(rows: usize) -> Vec<u32> {
     stored
 }
 
-/// The same with one value for every NaN: which one comes out of several is not what a kernel relies on.
+/// Replaces every NaN by one value: no kernel relies on which of several NaNs a sum keeps.
 #[cfg(target_arch = "x86_64")]
 fn with_one_nan(words: Vec<u32>) -> Vec<u32> {
     let is_nan = |word| f32::from_bits(word).is_nan();
