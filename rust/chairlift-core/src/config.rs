@@ -1,7 +1,7 @@
 //! The scheduler's settings, checked once.
 
 use crate::{
-    error::{ConfigError, at_least, at_most},
+    error::{ConfigError, check_max, check_min},
     ids::Nanos,
     policy::Policy,
 };
@@ -23,7 +23,7 @@ impl KvGroup {
 }
 
 /// Sequences of one request at most, however many rows there are.
-const MAX_ANSWERS: usize = 128;
+const MAX_SEQUENCES: usize = 128;
 
 /// Settings of a [`crate::Scheduler`].
 #[derive(Clone, Debug)]
@@ -66,21 +66,21 @@ pub struct Config {
 impl Config {
     /// Longest prompt plus answer that this scheduler can hold: the model's limit or the pool's.
     pub fn max_context_len(&self) -> usize {
-        let mut most: Vec<_> = self
+        let mut max_blocks: Vec<_> = self
             .kv_groups
             .iter()
-            .map(|&kv| self.most_indices(kv))
+            .map(|&kv| self.max_blocks_of(kv))
             .collect();
-        most.sort_unstable();
+        max_blocks.sort_unstable();
         // Groups that hold few blocks leave theirs to the others.
         let (mut blocks, mut num_indices) = (self.num_blocks - 1, usize::MAX);
-        for (i, &most) in most.iter().enumerate() {
+        for (i, &max) in max_blocks.iter().enumerate() {
             let share = blocks / (self.kv_groups.len() - i);
-            if share < most {
+            if share < max {
                 num_indices = share;
                 break;
             }
-            blocks -= most;
+            blocks -= max;
         }
         self.max_model_len
             .min(num_indices.saturating_mul(self.block_size))
@@ -88,7 +88,7 @@ impl Config {
 
     /// Blocks of a group that a request holds at a time, however long it is: what the first token of the steps in flight
     /// sees, and what they write.
-    pub fn most_indices(&self, group: KvGroup) -> usize {
+    pub fn max_blocks_of(&self, group: KvGroup) -> usize {
         let Some(window) = group.window else {
             return usize::MAX;
         };
@@ -99,8 +99,8 @@ impl Config {
     }
 
     /// Sequences that a request may ask for: each takes a row, and counts in the queue before.
-    pub fn max_answers(&self) -> usize {
-        MAX_ANSWERS
+    pub fn max_sequences(&self) -> usize {
+        MAX_SEQUENCES
             .min(self.max_num_seqs)
             .min(self.max_queued_requests)
     }
@@ -118,43 +118,43 @@ impl Config {
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let limit = i32::MAX as usize;
-        at_least("max_num_seqs", self.max_num_seqs, 1, "")?;
-        at_least(
+        check_min("max_num_seqs", self.max_num_seqs, 1, "")?;
+        check_min(
             "max_num_batched_tokens",
             self.max_num_batched_tokens,
             self.max_num_seqs,
             "max_num_seqs, so that every running request gets its token in every step",
         )?;
-        at_least("max_model_len", self.max_model_len, 2, "")?;
-        at_least("max_queued_requests", self.max_queued_requests, 1, "")?;
-        at_least("vocab_size", self.vocab_size, 1, "")?;
-        at_least("block_size", self.block_size, 1, "")?;
-        at_least("kv_groups", self.kv_groups.len(), 1, "")?;
+        check_min("max_model_len", self.max_model_len, 2, "")?;
+        check_min("max_queued_requests", self.max_queued_requests, 1, "")?;
+        check_min("vocab_size", self.vocab_size, 1, "")?;
+        check_min("block_size", self.block_size, 1, "")?;
+        check_min("kv_groups", self.kv_groups.len(), 1, "")?;
         let windows = self.kv_groups.iter().filter_map(|group| group.window);
         for window in windows {
-            at_least("window", window as usize, 1, "")?;
+            check_min("window", window as usize, 1, "")?;
         }
-        at_least(
+        check_min(
             "num_blocks",
             self.num_blocks,
             1 + self.kv_groups.len(),
             "one block per KV group beside the null block",
         )?;
-        at_most("max_num_seqs", self.max_num_seqs, 65_536)?;
-        at_most("max_num_batched_tokens", self.max_num_batched_tokens, limit)?;
-        at_most("max_queued_requests", self.max_queued_requests, limit / 4)?;
-        at_most("vocab_size", self.vocab_size, limit)?;
-        at_most("num_blocks", self.num_blocks, limit / self.block_size)?;
-        at_most("num_host_blocks", self.num_host_blocks, limit)?;
-        at_most("max_step_drafts", self.max_step_drafts, 65_536)?;
+        check_max("max_num_seqs", self.max_num_seqs, 65_536)?;
+        check_max("max_num_batched_tokens", self.max_num_batched_tokens, limit)?;
+        check_max("max_queued_requests", self.max_queued_requests, limit / 4)?;
+        check_max("vocab_size", self.vocab_size, limit)?;
+        check_max("num_blocks", self.num_blocks, limit / self.block_size)?;
+        check_max("num_host_blocks", self.num_host_blocks, limit)?;
+        check_max("max_step_drafts", self.max_step_drafts, 65_536)?;
         if let Some(num_snapshots) = self.state_snapshots {
-            at_most("state_snapshots", num_snapshots, limit)?;
+            check_max("state_snapshots", num_snapshots, limit)?;
             // A state has moved on behind drafts, and is not in host memory.
-            at_most("max_step_drafts", self.max_step_drafts, 0)?;
-            at_most("num_host_blocks", self.num_host_blocks, 0)?;
+            check_max("max_step_drafts", self.max_step_drafts, 0)?;
+            check_max("num_host_blocks", self.num_host_blocks, 0)?;
         }
-        at_most("steps_in_flight", self.steps_in_flight, 2)?;
-        at_least("steps_in_flight", self.steps_in_flight, 1, "")?;
+        check_max("steps_in_flight", self.steps_in_flight, 2)?;
+        check_min("steps_in_flight", self.steps_in_flight, 1, "")?;
         self.policy.validate(self.max_num_seqs)
     }
 }

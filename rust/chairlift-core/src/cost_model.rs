@@ -34,7 +34,7 @@ impl Work {
         }
     }
 
-    /// The same with a sample after each token: decodes and drafts.
+    /// The work of `count` tokens from `start` on with a sample after each: decodes and drafts.
     pub fn sampled(start: usize, count: usize) -> Self {
         Self {
             samples: count as u64,
@@ -112,13 +112,13 @@ impl CostModel {
         self.predict(work) - self.weights[0]
     }
 
-    /// Most tokens from position `start` on, up to `most`, that add no more than `time` nanoseconds.
-    pub fn affordable(&self, time: f64, start: usize, most: usize) -> usize {
+    /// Most tokens from position `start` on, up to `max`, that add no more than `time` nanoseconds.
+    pub fn affordable(&self, time: f64, start: usize, max: usize) -> usize {
         let fits = |count: usize| self.added(Work::of(start, count)) <= time;
-        if fits(most) {
-            return most;
+        if fits(max) {
+            return max;
         }
-        let (mut fitting, mut too_many) = (0, most);
+        let (mut fitting, mut too_many) = (0, max);
         while fitting + 1 < too_many {
             let count = usize::midpoint(fitting, too_many);
             if fits(count) {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_the_most_that_fits() {
+    fn the_largest_count_that_fits_is_affordable() {
         let model = taught(mixed());
         for start in [0, 2000] {
             let count = model.affordable(400e6, start, 256);

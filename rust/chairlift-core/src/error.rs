@@ -12,19 +12,19 @@ pub struct ConfigError {
 }
 
 /// Refuses a setting below `least`; `meaning` says where that comes from, unless it is empty.
-pub(crate) fn at_least(
+pub(crate) fn check_min(
     name: &'static str,
     got: usize,
-    least: usize,
+    min: usize,
     meaning: &str,
 ) -> Result<(), ConfigError> {
-    if got >= least {
+    if got >= min {
         return Ok(());
     }
     let expected = if meaning.is_empty() {
-        format!("at least {least}")
+        format!("at least {min}")
     } else {
-        format!("at least {least} ({meaning})")
+        format!("at least {min} ({meaning})")
     };
     Err(ConfigError {
         name,
@@ -34,13 +34,13 @@ pub(crate) fn at_least(
 }
 
 /// Refuses a setting above `most`.
-pub(crate) fn at_most(name: &'static str, got: usize, most: usize) -> Result<(), ConfigError> {
-    if got <= most {
+pub(crate) fn check_max(name: &'static str, got: usize, max: usize) -> Result<(), ConfigError> {
+    if got <= max {
         return Ok(());
     }
     Err(ConfigError {
         name,
-        expected: format!("at most {most}"),
+        expected: format!("at most {max}"),
         got: got as u64,
     })
 }

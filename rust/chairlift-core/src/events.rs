@@ -93,7 +93,7 @@ pub struct Events {
     pub list: Vec<Event>,
     pub text: String,
     pub fields: Vec<Field>,
-    /// Of all fields.
+    /// The text of all fields.
     pub field_text: String,
     pub tokens: Vec<i32>,
     pub ends: Vec<End>,
@@ -199,7 +199,7 @@ impl Events {
 pub struct RequestStats {
     /// Counted for the first sequence of a request.
     pub prompt_tokens: usize,
-    /// Of the prompt, found in the prefix cache at the first admission.
+    /// Prompt tokens that the prefix cache had at the first admission.
     pub cached_tokens: usize,
     pub output_tokens: usize,
     pub arrival: Nanos,

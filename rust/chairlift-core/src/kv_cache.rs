@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A KV group with a window gives back blocks that no later token sees, so that a request never holds more than
-//! [`Config::most_indices`] of it, however long it grows: no more is promised, and a hit needs no more.
+//! [`Config::max_blocks_of`] of it, however long it grows: no more is promised, and a hit needs no more.
 
 mod admit;
 mod block_log;
@@ -45,7 +45,7 @@ use crate::{
 struct Group {
     kv: KvGroup,
     /// Blocks that a request holds of it at a time.
-    most: usize,
+    max_blocks: usize,
 }
 
 /// The pool, what is known of its blocks, and what is promised.
@@ -74,7 +74,7 @@ impl KvCache {
     pub(crate) fn new(config: &Config) -> Self {
         let groups = config.kv_groups.iter().map(|&kv| Group {
             kv,
-            most: config.most_indices(kv),
+            max_blocks: config.max_blocks_of(kv),
         });
         let num_groups = config.kv_groups.len();
         Self {
@@ -134,13 +134,13 @@ impl KvCache {
     /// Leading blocks of `tokens` that need not be computed: the cache knows all that later tokens see of them, the
     /// recurrent state included. The last token is always computed: its logits are needed.
     pub(crate) fn lookup(&self, table: &mut BlockTable, tokens: &[i32]) -> usize {
-        let most = (tokens.len() - 1) / self.block_size;
-        self.extend_hashes(table, tokens, most);
+        let max_hits = (tokens.len() - 1) / self.block_size;
+        self.extend_hashes(table, tokens, max_hits);
         // By group: how many blocks up to the one at hand are known without a gap.
         let mut known = vec![0; self.groups.len()];
         let (mut num_hits, mut num_known) = (0, 0);
         table.snapshot = None;
-        for block_index in 0..most {
+        for block_index in 0..max_hits {
             let end = block_index + 1;
             let (mut suffices, mut may_follow) = (true, true);
             for (group, known) in known.iter_mut().enumerate() {
@@ -208,7 +208,7 @@ impl KvCache {
         let num_indices = num_tokens.div_ceil(self.block_size);
         self.groups
             .iter()
-            .map(|group| num_indices.min(group.most))
+            .map(|group| num_indices.min(group.max_blocks))
             .sum()
     }
 
@@ -218,7 +218,7 @@ impl KvCache {
         let left = left.saturating_sub(table.num_indices());
         let groups = self.groups.iter().zip(&table.groups);
         groups
-            .map(|(group, group_blocks)| left.min(group.most - group_blocks.num_held()))
+            .map(|(group, group_blocks)| left.min(group.max_blocks - group_blocks.num_held()))
             .sum()
     }
 
@@ -396,10 +396,10 @@ impl KvCache {
         table.promised = 0;
     }
 
-    /// Forgets up to `most` published blocks that are not in use, the least recently used first; returns how many.
-    pub(crate) fn evict_cached(&mut self, most: usize) -> usize {
+    /// Forgets up to `max` published blocks that are not in use, the least recently used first; returns how many.
+    pub(crate) fn evict_cached(&mut self, max: usize) -> usize {
         let is_cached = |&block: &BlockId| self.prefix_cache.is_published(block);
-        let blocks: Vec<_> = self.pool.free().filter(is_cached).take(most).collect();
+        let blocks: Vec<_> = self.pool.free().filter(is_cached).take(max).collect();
         for &block in &blocks {
             self.forget(block);
         }

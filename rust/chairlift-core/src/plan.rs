@@ -35,9 +35,9 @@ use crate::{
 /// Input id of a token that only the runner knows for certain: the row's last sampled token.
 pub const LAST_SAMPLED: i32 = -1;
 
-/// Of a state update: the row gets the state of a snapshot.
+/// A state update: the row gets the state of a snapshot.
 pub const LOAD_STATE: i32 = 1;
-/// The row gets the state of another row.
+/// A state update: the row gets the state of another row.
 pub const COPY_STATE: i32 = 2;
 /// The snapshot gets the state of the row.
 pub const SAVE_STATE: i32 = 3;
@@ -187,8 +187,8 @@ impl Plan {
         self.sample_rows.push(self.input_ids.len() as i32 - 1);
     }
 
-    /// Of the row that was scheduled last, `count` tokens from its token `first` on give the next token a log probability;
-    /// `next` is the one behind the last.
+    /// Scores tokens of the row that was scheduled last: `count` tokens from its token `first` on give the next token a log
+    /// probability, and `next` is the token behind the last.
     pub(crate) fn score(&mut self, first: usize, count: usize, next: i32) {
         let num_tokens = *self.num_tokens.last().expect("a row was scheduled") as usize;
         let start = self.input_ids.len() - num_tokens;

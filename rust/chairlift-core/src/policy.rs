@@ -9,7 +9,7 @@
 //! chunks, blocks, preemption) is the same scheduler.
 
 use crate::{
-    error::{ConfigError, at_least, at_most},
+    error::{ConfigError, check_max, check_min},
     ids::Nanos,
 };
 
@@ -77,8 +77,8 @@ impl Policy {
         match self {
             Self::Continuous => Ok(()),
             Self::Batched { size, .. } => {
-                at_least("batch_size", size, 1, "")?;
-                at_most("batch_size", size, max_num_seqs)
+                check_min("batch_size", size, 1, "")?;
+                check_max("batch_size", size, max_num_seqs)
             }
         }
     }

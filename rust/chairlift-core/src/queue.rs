@@ -96,12 +96,12 @@ impl Queue {
         self.num_new
     }
 
-    /// The same of a tenant.
+    /// Requests of a tenant that never ran.
     pub(crate) fn num_new_of(&self, tenant: Tenant) -> usize {
         self.lines.get(tenant as usize).map_or(0, BTreeSet::len)
     }
 
-    /// These, in order.
+    /// The requests of a tenant that never ran, in order.
     pub(crate) fn new_of(&self, tenant: Tenant) -> impl Iterator<Item = RequestId> + '_ {
         let line = self.lines.get(tenant as usize);
         line.into_iter().flatten().map(Place::request)
@@ -198,21 +198,24 @@ impl Queue {
     /// Requests before a new one of this place, which need not be listed: exact with one tenant, else as if the others
     /// took turns with it. Takes time in the number of requests behind it.
     pub(crate) fn num_before(&self, tenant: Tenant, place: Place) -> usize {
-        let own = self.lines.get(tenant as usize).map_or(0, |line| {
+        let num_before = self.lines.get(tenant as usize).map_or(0, |line| {
             let behind = (Bound::Included(place), Bound::Unbounded);
             line.len() - line.range(behind).count()
         });
-        self.num_before_own(tenant, own)
+        self.num_before_in_turns(tenant, num_before)
     }
 
-    /// The same of one that has so many of its tenant before it. Takes time in the number of tenants that wait.
-    pub(crate) fn num_before_own(&self, tenant: Tenant, own: usize) -> usize {
+    /// Requests before a new one that has `num_before` of its tenant before it, as if the other tenants took turns with it.
+    /// Takes time in the number of tenants that wait.
+    pub(crate) fn num_before_in_turns(&self, tenant: Tenant, num_before: usize) -> usize {
         let others = self.contenders.iter().filter(|&&other| other != tenant);
         let others = others.map(|&other| {
             let goes_first = self.shares.served(other) <= self.shares.served(tenant);
-            self.line(other).len().min(own + usize::from(goes_first))
+            self.line(other)
+                .len()
+                .min(num_before + usize::from(goes_first))
         });
-        self.preempted.len() + own + others.sum::<usize>()
+        self.preempted.len() + num_before + others.sum::<usize>()
     }
 
     /// Preempted requests before this place.

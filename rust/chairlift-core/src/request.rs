@@ -51,7 +51,7 @@ pub(crate) enum State {
 pub(crate) enum RunnerView {
     /// Its next tokens follow those of the last step, and the plan has them.
     Current,
-    /// The same, and the last token that its row sampled is this request's last: the plan need not have it.
+    /// Its next tokens follow those of the last step, and its row sampled the last of them: the plan need not have it.
     LastSampled,
     /// It goes on elsewhere than where its row's last step ended: the next plan says where.
     Moved,

@@ -42,7 +42,7 @@ pub struct StepInputs<'a> {
     /// Tokens of prompts behind which the next token gets a log probability, as indices into T, and these next tokens.
     pub score_rows: &'a mut [i32],
     pub score_targets: &'a mut [i32],
-    /// Of each token.
+    /// The adapter slot of each token.
     pub adapters: &'a mut [i32],
 }
 
@@ -76,9 +76,9 @@ pub fn apply_plan(
         num_adapted: 0,
     };
     if !(1..=i32::MAX as usize).contains(&block_size) {
-        let most = i32::MAX;
+        let max = i32::MAX;
         return Err(PlanError(format!(
-            "block_size: expected 1 to {most}, got {block_size}"
+            "block_size: expected 1 to {max}, got {block_size}"
         )));
     }
     tables.check()?;
@@ -144,7 +144,7 @@ fn check_shape(
         num_adapted: _,
     } = shape;
     let slots = inputs.slot_mapping.len() / tables.num_kv_groups;
-    for (name, length, least) in [
+    for (name, length, min) in [
         ("rows", inputs.rows.len(), num_rows),
         ("seq_lens", inputs.seq_lens.len(), num_rows),
         (
@@ -158,9 +158,9 @@ fn check_shape(
         ("sample_rows", inputs.sample_rows.len(), num_samples),
         ("adapters", inputs.adapters.len(), num_tokens),
     ] {
-        if length < least {
+        if length < min {
             return Err(PlanError(format!(
-                "{name}: expected at least {least} entries, got {length}"
+                "{name}: expected at least {min} entries, got {length}"
             )));
         }
     }

@@ -53,7 +53,7 @@ impl Rows {
         }
     }
 
-    /// Of requests that run, or ended while a step in flight names them.
+    /// Rows of requests that run, or that ended while a step in flight names them.
     pub(crate) fn num_used(&self) -> usize {
         self.num_occupied() - self.held.len()
     }

@@ -45,9 +45,9 @@ use std::{collections::VecDeque, sync::Arc};
 
 pub use self::{
     add::Added,
-    budget::LEAST_CHUNK,
+    budget::MIN_CHUNK,
     change::{Change, Schedule, Stopping},
-    draft::{MAX_DRAFTS, Undrafted},
+    draft::{DraftCandidate, MAX_DRAFTS},
     explain::{Explanation, RequestState, WaitingList},
     load::Load,
     step::Next,
@@ -223,11 +223,11 @@ impl Scheduler {
         self.flushed_before = self.slots.next_id();
     }
 
-    /// Forgets up to `most` cached blocks that are not in use, the least recently used first, and returns how many.
+    /// Forgets up to `max` cached blocks that are not in use, the least recently used first, and returns how many.
     ///
     /// Answers do not depend on it; it gives way to pressure from outside.
-    pub fn evict_cached(&mut self, most: usize) -> usize {
-        self.kv.evict_cached(most)
+    pub fn evict_cached(&mut self, max: usize) -> usize {
+        self.kv.evict_cached(max)
     }
 
     /// Moves the events since the last call to `out`, which is cleared.

@@ -34,14 +34,14 @@ pub(crate) struct Undrafted {
     num_output: usize,
 }
 
-impl From<scheduler::Undrafted> for Undrafted {
-    fn from(own: scheduler::Undrafted) -> Self {
+impl From<scheduler::DraftCandidate> for Undrafted {
+    fn from(candidate: scheduler::DraftCandidate) -> Self {
         Self {
-            request_id: own.request.0,
-            index: own.index,
-            slot: own.slot,
-            num_prompt: own.num_prompt,
-            num_output: own.num_tokens - own.num_prompt,
+            request_id: candidate.request.0,
+            index: candidate.index,
+            slot: candidate.slot,
+            num_prompt: candidate.num_prompt,
+            num_output: candidate.num_tokens - candidate.num_prompt,
         }
     }
 }

@@ -138,7 +138,7 @@ impl Scheduler {
             event_buffers: Buffers::default(),
             wake_at: None,
             max_context_len: config.max_context_len(),
-            max_answers: config.max_answers(),
+            max_answers: config.max_sequences(),
             plan_capacity: Plan::capacity(config),
             num_slots: config.num_slots(),
             inner,
@@ -330,7 +330,15 @@ impl Scheduler {
 
     fn block_map<'py>(&self, py: Python<'py>, tenant: &str) -> Bound<'py, PyBytes> {
         let cells = self.inner.block_map(tenant).into_iter();
-        let packed = cells.map(|cell| [cell.held, cell.own, cell.shared, cell.cached, cell.free]);
+        let packed = cells.map(|cell| {
+            [
+                cell.held,
+                cell.held_by_tenant,
+                cell.shared,
+                cell.cached,
+                cell.free,
+            ]
+        });
         PyBytes::new(py, bytemuck::cast_slice(&packed.collect::<Vec<_>>()))
     }
 

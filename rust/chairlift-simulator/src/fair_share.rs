@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use chairlift_core::{policy::Policy, scheduler::LEAST_CHUNK};
+use chairlift_core::{policy::Policy, scheduler::MIN_CHUNK};
 
 use crate::{
     batch::Before,
@@ -168,7 +168,7 @@ impl World {
             });
             let num_wanted: usize = others.map(wanted).sum();
             ensure!(
-                count <= LEAST_CHUNK.max(left.div_ceil(2)) || count + num_wanted <= left,
+                count <= MIN_CHUNK.max(left.div_ceil(2)) || count + num_wanted <= left,
                 "#{} computes {count} of {left} tokens, and prompts of other tenants want {num_wanted}",
                 client.label
             );

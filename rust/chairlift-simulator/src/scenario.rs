@@ -46,7 +46,7 @@ pub(crate) struct Traffic {
     pub(crate) delays: Rate,
     /// Requests with several answers.
     pub(crate) answers: Rate,
-    pub(crate) max_answers: usize,
+    pub(crate) max_sequences: usize,
     /// The first tenant asks for as many answers as there are rows, or half as many; the others for one.
     pub(crate) is_greedy: bool,
     /// Requests with an adapter.
@@ -121,7 +121,7 @@ impl Scenario {
             priorities: 0,
             delays: 0,
             answers: 0,
-            max_answers: config.max_answers().min(8),
+            max_sequences: config.max_sequences().min(8),
             is_greedy: false,
             adapters: 0,
         };
@@ -164,7 +164,7 @@ impl Scenario {
         traffic.delays = sometimes(random, 1024);
         if traffic.num_tenants > 1 && random.chance(256) {
             traffic.is_greedy = true;
-            traffic.max_answers = config.max_answers();
+            traffic.max_sequences = config.max_sequences();
         }
         Self {
             seed: None,

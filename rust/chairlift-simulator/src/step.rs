@@ -4,7 +4,7 @@ use chairlift_core::{
     cost_model::Work,
     events::{EndReason, Failure},
     plan::{COPY_STATE, LOAD_STATE, PlanView, SAVE_STATE},
-    scheduler::{LEAST_CHUNK, Next, StepId},
+    scheduler::{MIN_CHUNK, Next, StepId},
 };
 
 use crate::{
@@ -179,7 +179,7 @@ impl World {
         let num_chunked: usize = chunks.filter(|&count| count > 1).sum();
         let (most, rounding) = (budget as f64, 1.0 + 1e-6 * time);
         ensure!(
-            time <= most + rounding || num_chunked <= LEAST_CHUNK,
+            time <= most + rounding || num_chunked <= MIN_CHUNK,
             "the step computes {num_chunked} tokens of prompts and is predicted to take {time:.0} of {budget} ns"
         );
         let is_spent = time + costs.added(Work::sampled(0, 1)) > most - rounding;

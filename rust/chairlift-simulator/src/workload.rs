@@ -110,9 +110,9 @@ fn draw_adapter(random: &mut Random, traffic: &Traffic) -> (u8, u8) {
 
 fn draw_num_sequences(random: &mut Random, traffic: &Traffic, tenant: u8) -> usize {
     match tenant {
-        0 if traffic.is_greedy => traffic.max_answers.div_ceil(random.between(1, 2)),
+        0 if traffic.is_greedy => traffic.max_sequences.div_ceil(random.between(1, 2)),
         _ if traffic.is_greedy => 1,
-        _ if random.chance(traffic.answers) => random.between(1, traffic.max_answers),
+        _ if random.chance(traffic.answers) => random.between(1, traffic.max_sequences),
         _ => 1,
     }
 }
@@ -259,7 +259,7 @@ impl Arrival {
             }
             Some(Flaw::NoOutput) => new.max_tokens = 0,
             Some(Flaw::TooManyAnswers) => {
-                new.num_sequences = [0, config.max_answers() + 1][self.label as usize % 2];
+                new.num_sequences = [0, config.max_sequences() + 1][self.label as usize % 2];
             }
             Some(Flaw::MinAboveMax) => new.min_tokens = new.max_tokens + 1,
             Some(Flaw::TooLong) => {

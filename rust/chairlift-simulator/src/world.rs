@@ -300,7 +300,9 @@ impl World {
         match arrival.flaw {
             Some(flaw) if flaw != Flaw::TooLong => Some(RefusalReason::BadParameter),
             // Settings that shrinking has made so.
-            _ if arrival.num_sequences > config.max_answers() => Some(RefusalReason::BadParameter),
+            _ if arrival.num_sequences > config.max_sequences() => {
+                Some(RefusalReason::BadParameter)
+            }
             // Of a request that shrinking has made so.
             _ if arrival.min_tokens > arrival.max_tokens => Some(RefusalReason::BadParameter),
             _ if num_prompt > config.max_model_len - room => Some(RefusalReason::PromptTooLong),

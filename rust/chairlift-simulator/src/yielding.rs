@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Tokens between two preemptions of a sequence by which it yields.
-const LEAST_PROGRESS: usize = 16;
+const MIN_PROGRESS: usize = 16;
 
 /// Sequences that yield their blocks at once, beside those that yield their rows.
 const MOST_FOR_BLOCKS: usize = 16;
@@ -73,9 +73,9 @@ impl World {
         self.tally.add(Sight::Yielded, yielded.len() as u64);
         for &other in &yielded {
             let other = &self.clients[other];
-            let count = other.progress_before.unwrap_or(LEAST_PROGRESS);
+            let count = other.progress_before.unwrap_or(MIN_PROGRESS);
             ensure!(
-                is_unsettled || count >= LEAST_PROGRESS,
+                is_unsettled || count >= MIN_PROGRESS,
                 "#{} yields again after {count} tokens",
                 other.label
             );
@@ -262,5 +262,5 @@ impl World {
 pub(crate) fn has_progress(client: &Client) -> bool {
     let now = client.answer.num_prompt + client.num_output;
     let before = client.num_at_preemption;
-    before.is_none_or(|before| now >= before + LEAST_PROGRESS)
+    before.is_none_or(|before| now >= before + MIN_PROGRESS)
 }

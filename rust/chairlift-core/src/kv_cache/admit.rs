@@ -158,7 +158,7 @@ impl KvCache {
             let num_held = mine
                 .filter(|source| !matches!(source, Source::Unseen))
                 .count();
-            left.min(self.groups[group].most - num_held)
+            left.min(self.groups[group].max_blocks - num_held)
         };
         (0..self.groups.len()).map(needed).sum()
     }

@@ -24,7 +24,7 @@ pub struct CellUse {
     /// Held by requests.
     pub held: u32,
     /// Held blocks that requests of the tenant that asks hold.
-    pub own: u32,
+    pub held_by_tenant: u32,
     /// Held blocks that several requests or sequences hold.
     pub shared: u32,
     /// Held by none, and found by the prefix cache.
@@ -144,12 +144,12 @@ impl BlockMap {
 
     /// How each cell is used, as a tenant sees it; one without requests is None.
     pub(super) fn cells(&self, tenant: Option<Tenant>) -> Vec<CellUse> {
-        let own = tenant.and_then(|tenant| self.by_tenant.get(tenant as usize));
-        let own = |cell: usize| own.and_then(|own| own.held.get(cell)).copied();
+        let of_tenant = tenant.and_then(|tenant| self.by_tenant.get(tenant as usize));
+        let of_tenant = |cell: usize| of_tenant.and_then(|blocks| blocks.held.get(cell)).copied();
         let cells = self.cells.iter().enumerate();
         let cells = cells.map(|(cell, &[free, cached, held, shared])| CellUse {
             held: held + shared,
-            own: own(cell).unwrap_or(0),
+            held_by_tenant: of_tenant(cell).unwrap_or(0),
             shared,
             cached,
             free,
@@ -182,11 +182,11 @@ impl BlockMap {
             );
         }
         ensure!(self.cells == counted.cells, "the cells count wrong");
-        for (tenant, own) in self.by_tenant.iter().enumerate() {
+        for (tenant, of_tenant) in self.by_tenant.iter().enumerate() {
             let expected = counted.by_tenant.get(tenant);
             let expected = expected.map_or(&[][..], |expected| &expected.held);
             ensure!(
-                own.held == expected,
+                of_tenant.held == expected,
                 "the cells of tenant {tenant} count wrong"
             );
         }
@@ -198,10 +198,10 @@ impl BlockMap {
 mod tests {
     use super::*;
 
-    fn use_of(held: u32, own: u32, shared: u32, cached: u32, free: u32) -> CellUse {
+    fn use_of(held: u32, held_by_tenant: u32, shared: u32, cached: u32, free: u32) -> CellUse {
         CellUse {
             held,
-            own,
+            held_by_tenant,
             shared,
             cached,
             free,
@@ -243,6 +243,10 @@ mod tests {
         let mut map = BlockMap::new(3);
         map.hold(1, 1, 3);
         map.release(1, 0, false);
-        assert!(map.by_tenant.iter().all(|own| own.held.capacity() == 0));
+        assert!(
+            map.by_tenant
+                .iter()
+                .all(|of_tenant| of_tenant.held.capacity() == 0)
+        );
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Swapped {
     /// Its first so many tokens are computed.
     pub(super) num_tokens: usize,
     pub(super) num_indices: usize,
-    /// Of each KV group the last blocks: the others are behind its window.
+    /// The last blocks of each KV group; the blocks before them are outside its window.
     pub(super) groups: Vec<Vec<HostBlock>>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct BlockTable {
     pub(super) promised: usize,
     /// What was computed before it lost its blocks.
     pub(super) swapped: Swapped,
-    /// Of a hybrid: the snapshot of the state behind the blocks that were looked up last.
+    /// The snapshot of the state behind the blocks that were looked up last, if the model is a hybrid.
     pub(super) snapshot: Option<Snapshot>,
     /// Tokens whose blocks alone were known then; no more than have a snapshot is none.
     pub(super) junction: Option<usize>,
@@ -125,9 +125,9 @@ impl BlockTable {
 
     /// Takes memory for as many blocks as another table has memory for.
     pub(crate) fn reserve_as(&mut self, other: &Self) {
-        for (own, other) in self.groups.iter_mut().zip(&other.groups) {
-            let room = other.blocks.capacity().saturating_sub(own.blocks.len());
-            own.blocks.reserve_exact(room);
+        for (group, other) in self.groups.iter_mut().zip(&other.groups) {
+            let room = other.blocks.capacity().saturating_sub(group.blocks.len());
+            group.blocks.reserve_exact(room);
         }
         let room = other.hashes.capacity().saturating_sub(self.hashes.len());
         self.hashes.reserve_exact(room);

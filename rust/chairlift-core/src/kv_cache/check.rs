@@ -57,10 +57,10 @@ impl KvCache {
                     "a request holds blocks behind its window, or lacks some before it"
                 );
                 ensure!(
-                    group_blocks.num_held() <= group.most,
+                    group_blocks.num_held() <= group.max_blocks,
                     "a request holds {} blocks of a window, at most {} can be in use",
                     group_blocks.num_held(),
-                    group.most
+                    group.max_blocks
                 );
             }
         }

@@ -32,7 +32,7 @@ struct Entry {
 /// The snapshots that there is memory for.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshots {
-    /// Of those that can be found.
+    /// The entries of the snapshots that can be found.
     entries: Vec<Option<Entry>>,
     by_hash: HashMap<BlockHash, Snapshot, ByHash>,
     /// Neither found nor written by a step in flight.
@@ -172,7 +172,7 @@ impl KvCache {
     }
 
     /// The step that wrote the state behind the first `num_computed` tokens has succeeded, and their blocks are published.
-    /// Of output it takes the place of the one before.
+    /// A snapshot of output takes the place of the one before.
     pub(crate) fn publish_state(
         &mut self,
         table: &mut BlockTable,

@@ -21,7 +21,7 @@ pub(crate) const PROMPT_COST: u64 = 1;
 pub(crate) const OUTPUT_COST: u64 = 2;
 
 /// Idle tenants whose debts are remembered.
-const MOST_IDLE: usize = 1024;
+const MAX_IDLE_TENANTS: usize = 1024;
 
 /// How long a tenant without requests is expected back: 30 s.
 pub const ABSENCE: Nanos = 30_000_000_000;
@@ -49,7 +49,7 @@ pub(crate) struct Shares {
     /// Turns so far: a tenant began to wait, or a new request was admitted.
     num_turns: u64,
     /// The highest that any counter ever was.
-    most: u64,
+    max_served: u64,
 }
 
 impl Shares {
@@ -91,7 +91,7 @@ impl Shares {
         entry.left = Some(now);
         if entry.num_live == 0 {
             self.num_idle += 1;
-            if self.num_idle > MOST_IDLE {
+            if self.num_idle > MAX_IDLE_TENANTS {
                 self.forget_idle();
             }
         }
@@ -102,12 +102,12 @@ impl Shares {
         let lowest = others.map(|other| self.served(other)).min();
         // Where no tenant waits, none has a claim: all begin from the highest. Just below the lowest, it need not let an older
         // request go first.
-        let floor = lowest.map_or(self.most, |lowest| lowest.saturating_sub(1));
+        let floor = lowest.map_or(self.max_served, |lowest| lowest.saturating_sub(1));
         let entry = &mut self.entries[tenant as usize];
         entry.served = entry.served.max(floor);
         self.num_turns += 1;
         entry.waits_since = self.num_turns;
-        self.most = self.most.max(entry.served);
+        self.max_served = self.max_served.max(entry.served);
     }
 
     /// A new request of a tenant is admitted, which costs so much.
@@ -127,7 +127,7 @@ impl Shares {
     pub(crate) fn charge(&mut self, tenant: Tenant, cost: u64) {
         let served = &mut self.entries[tenant as usize].served;
         *served = served.saturating_add(cost);
-        self.most = self.most.max(*served);
+        self.max_served = self.max_served.max(*served);
     }
 
     pub(crate) fn served(&self, tenant: Tenant) -> u64 {
@@ -213,7 +213,7 @@ mod tests {
             let tenant = shares.enter(&format!("{i}"));
             shares.leave(0, tenant);
         }
-        assert!(shares.entries.len() <= MOST_IDLE + 3);
+        assert!(shares.entries.len() <= MAX_IDLE_TENANTS + 3);
         assert_eq!(shares.enter("stays"), stays);
         assert_eq!(shares.num_live(), 2);
     }

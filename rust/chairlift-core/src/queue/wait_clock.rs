@@ -91,7 +91,7 @@ pub(crate) struct WaitClock {
     /// Whose turn it is; None concerns all alike.
     turn: Option<Tenant>,
     all: WaitTimes,
-    /// Of it, the time of one tenant's turn; and by tenant.
+    /// The part of `all` that was some tenant's turn: of all tenants together, and by tenant.
     turns: WaitTimes,
     turns_of: Vec<WaitTimes>,
 }
@@ -155,11 +155,11 @@ impl WaitClock {
         match waiter {
             Waiter::Preempted => totals = self.all,
             Waiter::Fresh(tenant) => {
-                let own = self.turns_of.get(tenant as usize).copied();
-                let own = own.unwrap_or_default();
+                let of_tenant = self.turns_of.get(tenant as usize).copied();
+                let of_tenant = of_tenant.unwrap_or_default();
                 totals.add_since(&self.all, &self.turns);
-                totals.add_since(&own, &WaitTimes::default());
-                totals.add(WaitCause::Share, self.turns.total() - own.total());
+                totals.add_since(&of_tenant, &WaitTimes::default());
+                totals.add(WaitCause::Share, self.turns.total() - of_tenant.total());
             }
             Waiter::Suspended => totals.add(WaitCause::Suspended, self.now),
             Waiter::Running => totals.add(WaitCause::Budget, self.now),

@@ -105,10 +105,10 @@ impl Scheduler {
             })
         };
         let bad = |field, message| refuse(RefusalReason::BadParameter, field, message);
-        let most = self.config.max_answers();
-        if !(1..=most).contains(&new.num_sequences) {
+        let max = self.config.max_sequences();
+        if !(1..=max).contains(&new.num_sequences) {
             let got = new.num_sequences;
-            return bad("sampling.n", format!("expected 1 to {most}, got {got}"));
+            return bad("sampling.n", format!("expected 1 to {max}, got {got}"));
         }
         if num_prompt == 0 {
             return bad("prompt", "expected at least one token, got none".into());
@@ -130,18 +130,18 @@ impl Scheduler {
             );
         }
         // The last token of an answer is never computed: a prompt with one token behind it may fill the context.
-        let most = |limit: usize| limit - usize::from(new.max_tokens > 1);
-        if num_prompt > most(model) {
+        let max_prompt = |limit: usize| limit - usize::from(new.max_tokens > 1);
+        if num_prompt > max_prompt(model) {
             let message = format!(
                 "expected at most {} tokens (what the model's context leaves), got {num_prompt}",
-                most(model)
+                max_prompt(model)
             );
             return refuse(RefusalReason::PromptTooLong, "prompt", message);
         }
-        if num_prompt > most(context) {
+        if num_prompt > max_prompt(context) {
             let message = format!(
                 "expected at most {} tokens (all that this server's KV cache can hold), got {num_prompt}",
-                most(context)
+                max_prompt(context)
             );
             return refuse(RefusalReason::KvCapacity, "prompt", message);
         }
@@ -150,13 +150,13 @@ impl Scheduler {
 
     /// Slots for so many sequences, with their ids; the cap of the queue counts them.
     fn take_slots(&mut self, num_sequences: usize) -> Result<Vec<(Slot, RequestId)>, Refusal> {
-        let most = self.config.max_queued_requests;
-        if self.num_waiting() + num_sequences > most {
+        let max = self.config.max_queued_requests;
+        if self.num_waiting() + num_sequences > max {
             return Err(Refusal {
                 reason: RefusalReason::QueueFull,
                 field: "",
                 message: format!(
-                    "{} of {most} requests are waiting already",
+                    "{} of {max} requests are waiting already",
                     self.num_waiting()
                 ),
             });

@@ -90,8 +90,8 @@ impl StepBuilder<'_> {
         };
         if !batch_is_open && scheduler.config.policy.holds_rows() {
             // More than a full batch need not be looked at.
-            let most = scheduler.config.max_num_seqs;
-            for id in scheduler.queue.new_requests().take(most) {
+            let max_rows = scheduler.config.max_num_seqs;
+            for id in scheduler.queue.new_requests().take(max_rows) {
                 let slot = scheduler.slots.find(id);
                 let slot = slot.expect("invariant: a queued request is live");
                 let request = scheduler.slots.live(slot);

@@ -3,7 +3,7 @@
 //! ```text
 //!  step_budget  |------------------------------------------|
 //!               | fixed + decodes      | chunk | chunk | 0 |     cost model's forecast
-//!               the decodes always go; prefill fills what is left, and the first chunk has at least LEAST_CHUNK tokens,
+//!               the decodes always go; prefill fills what is left, and the first chunk has at least MIN_CHUNK tokens,
 //!               so that prompts come to their end even if the decodes alone take longer
 //! ```
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Tokens of the step's first chunk at least, however little time there is.
-pub const LEAST_CHUNK: usize = 16;
+pub const MIN_CHUNK: usize = 16;
 
 /// What is left for a step.
 #[derive(Clone, Copy, Debug)]
@@ -47,20 +47,20 @@ impl Budget {
 
     /// How many of a row's `pending` tokens from `start` on can be computed.
     pub(super) fn chunk(&self, costs: &CostModel, start: usize, pending: usize) -> usize {
-        let most = pending.min(self.tokens);
-        let Some(time) = self.time else { return most };
-        let least = if self.has_chunk { 0 } else { LEAST_CHUNK };
+        let max = pending.min(self.tokens);
+        let Some(time) = self.time else { return max };
+        let min = if self.has_chunk { 0 } else { MIN_CHUNK };
         // A chunk that ends its prompt is sampled after.
         let time = time - costs.added(Work::sample());
-        costs.affordable(time, start, most).max(least).min(most)
+        costs.affordable(time, start, max).max(min).min(max)
     }
 
     /// How many drafts from `start` on can be computed beside all else.
     pub(super) fn drafts(&self, costs: &CostModel, start: usize, num_drafts: usize) -> usize {
-        let most = num_drafts.min(self.tokens);
-        let Some(time) = self.time else { return most };
+        let max = num_drafts.min(self.tokens);
+        let Some(time) = self.time else { return max };
         let fits = |&count: &usize| costs.added(Work::sampled(start, count)) <= time;
-        (0..=most).rev().find(fits).unwrap_or(0)
+        (0..=max).rev().find(fits).unwrap_or(0)
     }
 
     /// Tokens beyond the decodes are computed.

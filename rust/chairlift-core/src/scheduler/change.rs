@@ -34,7 +34,7 @@ pub struct Stopping {
     pub stop_token_ids: Vec<i32>,
     /// Looked for in text that was not given out before the change.
     pub stop: Vec<String>,
-    /// The same.
+    /// Looked for in text that was not given out before the change.
     pub stop_regex: Option<Arc<StopRegex>>,
     pub include_stop: bool,
 }

@@ -29,7 +29,7 @@ pub const MAX_DRAFTS: usize = 16;
 
 /// An answer that a draft model may draft for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Undrafted {
+pub struct DraftCandidate {
     pub request: RequestId,
     pub index: u32,
     pub slot: Slot,
@@ -78,18 +78,18 @@ impl Request {
         self.is_running() && self.in_flight == 0 && self.num_output() > 0 && self.num_pending() == 1
     }
 
-    /// The same of a request that is in the planned step: its last token is known and ends its part of it.
+    /// It is in the planned step and may draft: its last token is known and ends its part of the step.
     fn is_drafting(&self, item: &Item) -> bool {
         self.in_flight == 1 && self.num_output() > 0 && item.end == self.tokens.len()
     }
 
-    /// Where nothing is proposed, takes up to `most` drafts from its own tokens, and writes them with their odds to `found`.
-    fn look_up(&mut self, most: usize, found: &mut Vec<(i32, f64)>) {
+    /// Where nothing is proposed, takes up to `max` drafts from its own tokens, and writes them with their odds to `found`.
+    fn look_up(&mut self, max: usize, found: &mut Vec<(i32, f64)>) {
         found.clear();
         if !self.drafting.drafts.is_empty() {
-            self.drafting.drafts.truncate(most);
+            self.drafting.drafts.truncate(max);
         } else if let Some(lookup) = &self.drafting.lookup {
-            lookup.propose(&self.tokens, most, found);
+            lookup.propose(&self.tokens, max, found);
             self.drafting
                 .drafts
                 .extend(found.iter().map(|&(token, _)| token));
@@ -150,7 +150,7 @@ impl Scheduler {
         self.propose(request, index, tokens, Proposer::Caller)
     }
 
-    /// The same of the tokens that a draft model drew, whose acceptance is counted apart.
+    /// Proposes tokens like [`Scheduler::draft`], drawn by a draft model; their acceptance is counted apart.
     pub fn draft_by_model(&mut self, request: RequestId, index: u32, tokens: &[i32]) -> bool {
         self.propose(request, index, tokens, Proposer::Model)
     }
@@ -181,7 +181,7 @@ impl Scheduler {
     /// The answers that a draft model is to draft for before the next step, and how many drafts each, with `pass` the
     /// nanoseconds that it takes to draw one for each of them. These are answers that decode, without drafts, of whose own tokens
     /// none promise more. 0 where no drafts pay: then less is held against the model, so that it is tried again.
-    pub fn undrafted(&mut self, pass: Nanos, found: &mut Vec<Undrafted>) -> usize {
+    pub fn undrafted(&mut self, pass: Nanos, found: &mut Vec<DraftCandidate>) -> usize {
         found.clear();
         let (mut decodes, mut slots) = (Work::default(), Vec::new());
         for &slot in &self.running {
@@ -203,7 +203,7 @@ impl Scheduler {
             }
             rates.push(request.model_rate());
             position = position.max(request.tokens.len());
-            found.push(Undrafted {
+            found.push(DraftCandidate {
                 request: request.owner,
                 index: request.index,
                 slot,
@@ -220,7 +220,7 @@ impl Scheduler {
             rates: &rates,
             position,
             pass,
-            most: config.max_step_drafts,
+            max_drafts: config.max_step_drafts,
             budget: config.step_budget.map_or(f64::INFINITY, |time| time as f64),
         };
         let depth = drafts.depth(decodes, &self.costs);
@@ -239,9 +239,9 @@ impl Scheduler {
         tokens.unwrap_or_default()
     }
 
-    /// Lets later steps have up to `most` drafts each; with 0 they have none.
-    pub fn set_max_step_drafts(&mut self, most: usize) {
-        self.config.max_step_drafts = most;
+    /// Lets later steps have up to `max` drafts each; with 0 they have none.
+    pub fn set_max_step_drafts(&mut self, max: usize) {
+        self.config.max_step_drafts = max;
     }
 
     /// After a step with drafts has brought so many tokens: all but the last of them are computed, and nothing else.
@@ -302,18 +302,17 @@ impl StepBuilder<'_> {
                 continue;
             }
             // One more token is sampled than there are drafts.
-            let most = request.max_num_tokens.min(request.credit_end) - item.end - 1;
-            request.look_up(most.min(MAX_DRAFTS), &mut looked_up);
+            let room = request.max_num_tokens.min(request.credit_end) - item.end - 1;
+            request.look_up(room.min(MAX_DRAFTS), &mut looked_up);
             request.candidates(row, &looked_up, &mut candidates);
         }
         if candidates.is_empty() {
             return None;
         }
         let mut counts = vec![0; self.items.len()];
-        let most = scheduler.config.max_step_drafts;
         choose(
             &mut candidates,
-            most,
+            scheduler.config.max_step_drafts,
             self.decodes,
             &scheduler.costs,
             &mut counts,
@@ -321,22 +320,22 @@ impl StepBuilder<'_> {
         Some(counts)
     }
 
-    /// Cuts the drafts of a decode that is in the step to `most` and to what there is room for, and makes it; gives how many
+    /// Cuts the drafts of a decode that is in the step to `max` and to what there is room for, and makes it; gives how many
     /// are left.
-    fn take_drafts(&mut self, slot: Slot, most: usize) -> usize {
+    fn take_drafts(&mut self, slot: Slot, max: usize) -> usize {
         let (scheduler, plan) = (&mut *self.scheduler, &mut *self.plan);
         let request = scheduler.slots.live(slot);
         if request.drafting.drafts.is_empty() {
             return 0;
         }
-        if most == 0
+        if max == 0
             && let Some(acceptance) = request.acceptance_of_drafts()
         {
             // A proposer that was bad is tried again after a while.
             acceptance.fade();
         }
         let start = request.num_computed;
-        let mut count = self.budget.drafts(&scheduler.costs, start, most);
+        let mut count = self.budget.drafts(&scheduler.costs, start, max);
         // Drafts leave each running request a block for its next token: they never make one lose its row.
         let headroom = scheduler.running.len() * scheduler.kv.num_groups();
         let headroom = (scheduler.config.steps_in_flight == 1).then_some(headroom);

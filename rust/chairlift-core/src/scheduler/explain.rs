@@ -107,7 +107,7 @@ impl WaitingList {
         }
         let new = queue.new_of(tenant).take(max_explained);
         for (num_before, id) in new.enumerate() {
-            add(id, queue.num_before_own(tenant, num_before));
+            add(id, queue.num_before_in_turns(tenant, num_before));
         }
         if scheduler.num_suspended > 0 {
             let is_suspended = |request: &&Request| matches!(request.state, State::Suspended(_));

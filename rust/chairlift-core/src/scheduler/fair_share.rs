@@ -15,7 +15,7 @@
 
 use std::iter;
 
-use super::{LEAST_CHUNK, Scheduler, step::StepBuilder};
+use super::{MIN_CHUNK, Scheduler, step::StepBuilder};
 use crate::ids::{Nanos, Slot, Tenant};
 
 /// The rows that run, by tenant.
@@ -142,8 +142,8 @@ impl StepBuilder<'_> {
         let next = wanted.next.map_or(0, |(_, num_tokens)| num_tokens);
         let num_wanted = wanted.begun.iter().sum::<usize>() + next;
         let left = self.budget.chunk(&self.scheduler.costs, start, usize::MAX);
-        let most = left.saturating_sub(num_wanted).max(left.div_ceil(2));
-        most.max(LEAST_CHUNK)
+        let max = left.saturating_sub(num_wanted).max(left.div_ceil(2));
+        max.max(MIN_CHUNK)
     }
 
     /// Whether a prompt that has begun is deferred: its tenant has its share. The first request of a step never is.

@@ -17,7 +17,7 @@ macro_rules! with_load_counts {
             num_waiting_tokens: usize,
             /// With a row, suspended or not.
             num_running: usize,
-            /// Of each, requests that may not go on: paused, or without credit.
+            /// Suspended requests among those without a row, and among those with one.
             num_waiting_suspended: usize,
             num_running_suspended: usize,
             /// Rows in use, rows that stay empty until their batch ends included.

@@ -61,15 +61,15 @@ impl StepBuilder<'_> {
             return true;
         }
         self.is_short = true;
-        let (own, candidates) = (self.scheduler.running[index], self.candidates(index));
+        let (short, candidates) = (self.scheduler.running[index], self.candidates(index));
         if let Some(slot) = self.victim(&candidates) {
             self.withdraw(slot);
             self.scheduler.preempt(slot);
-            return slot != own;
+            return slot != short;
         }
-        if candidates == [own] {
+        if candidates == [short] {
             // It keeps its blocks while a step in flight names it.
-            self.withdraw(own);
+            self.withdraw(short);
             return false;
         }
         // Steps in flight name them all. The request itself keeps its blocks while a step is in flight, whose end may bring

@@ -15,7 +15,7 @@ use super::{fair_share::RowUsage, step::StepBuilder};
 use crate::{config::Config, ids::Slot};
 
 /// With fewer rows none is reserved.
-const FEWEST_ROWS: usize = 16;
+const MIN_ROWS: usize = 16;
 
 /// One of so many rows is reserved.
 const ROWS_PER_RESERVED: usize = 32;
@@ -69,5 +69,5 @@ impl StepBuilder<'_> {
 
 /// Whether rows can be reserved at all.
 pub(super) fn reserves_rows(config: &Config) -> bool {
-    config.max_num_seqs >= FEWEST_ROWS && !config.policy.holds_rows()
+    config.max_num_seqs >= MIN_ROWS && !config.policy.holds_rows()
 }

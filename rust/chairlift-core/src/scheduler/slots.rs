@@ -54,7 +54,7 @@ impl Slots {
             .expect("invariant: a listed slot holds a request")
     }
 
-    /// The same, to change it.
+    /// The request in a slot that is listed somewhere, to change it.
     pub(super) fn live(&mut self, slot: Slot) -> &mut Request {
         self.requests[slot as usize]
             .as_mut()

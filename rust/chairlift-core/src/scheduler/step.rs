@@ -111,12 +111,12 @@ impl<'a> StepBuilder<'a> {
     /// Adds the next tokens of the running request at `index`; if it needs a block, others make room.
     fn schedule_next(&mut self, index: usize, slot: Slot) {
         let is_decode = self.scheduler.slots.live(slot).is_decode();
-        let most = if is_decode { 1 } else { self.part_of(slot) };
+        let max = if is_decode { 1 } else { self.part_of(slot) };
         loop {
             let has_blocks = if is_decode {
                 self.schedule_tokens(slot, 1)
             } else {
-                self.schedule_chunk(slot, most)
+                self.schedule_chunk(slot, max)
             };
             if has_blocks || !self.make_room(index) {
                 return;
@@ -124,8 +124,8 @@ impl<'a> StepBuilder<'a> {
         }
     }
 
-    /// Adds as many tokens of a running prompt as the budget has left, `most` at most; false if there are no blocks for them.
-    pub(super) fn schedule_chunk(&mut self, slot: Slot, most: usize) -> bool {
+    /// Adds as many tokens of a running prompt as the budget has left, `max` at max; false if there are no blocks for them.
+    pub(super) fn schedule_chunk(&mut self, slot: Slot, max: usize) -> bool {
         let request = self.scheduler.slots.live(slot);
         let (mut start, pending, restarts) = (
             request.num_computed,
@@ -143,8 +143,8 @@ impl<'a> StepBuilder<'a> {
         let num_known = num_hits * self.scheduler.config.block_size;
         start += num_known;
         let to_stop = self.tokens_to_stop(slot, start, pending - num_known);
-        let most = most.min(to_stop);
-        let count = self.budget.chunk(&self.scheduler.costs, start, most);
+        let max = max.min(to_stop);
+        let count = self.budget.chunk(&self.scheduler.costs, start, max);
         if count == 0 {
             return true;
         }

@@ -33,10 +33,10 @@ pub(crate) struct Acceptance {
 }
 
 impl Acceptance {
-    /// Of drafts that are proposed, before any was checked.
+    /// The acceptance of proposed drafts before any was checked.
     pub(crate) const OF_PROPOSALS: Self = Self::new(0.8);
 
-    /// As if a share `prior` of a few had been right.
+    /// Begins as if a share `prior` of a few drafts had been right.
     pub(crate) const fn new(prior: f32) -> Self {
         Self {
             prior,
@@ -97,8 +97,8 @@ impl Lookup {
         }
     }
 
-    /// Appends up to `most` drafts to `drafts`, each with the probability that it and all before it are right.
-    pub(crate) fn propose(&self, tokens: &[i32], most: usize, drafts: &mut Vec<(i32, f64)>) {
+    /// Appends up to `max` drafts to `drafts`, each with the probability that it and all before it are right.
+    pub(crate) fn propose(&self, tokens: &[i32], max: usize, drafts: &mut Vec<(i32, f64)>) {
         let Some(Match { len, end }) = self.automaton.repeated() else {
             return;
         };
@@ -107,7 +107,7 @@ impl Lookup {
         }
         let first = drafts.len();
         let mut odds = 1.0;
-        for i in 0..most {
+        for i in 0..max {
             odds *= self.acceptance[class_of(len + i)].rate();
             let place = end + i;
             let token = match place.checked_sub(tokens.len()) {
@@ -124,9 +124,9 @@ impl Lookup {
 mod tests {
     use super::*;
 
-    fn proposed(lookup: &Lookup, tokens: &[i32], most: usize) -> Vec<i32> {
+    fn proposed(lookup: &Lookup, tokens: &[i32], max: usize) -> Vec<i32> {
         let mut drafts = Vec::new();
-        lookup.propose(tokens, most, &mut drafts);
+        lookup.propose(tokens, max, &mut drafts);
         assert!(drafts.windows(2).all(|pair| pair[1].1 <= pair[0].1));
         drafts.iter().map(|&(token, _)| token).collect()
     }

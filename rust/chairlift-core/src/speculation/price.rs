@@ -27,10 +27,10 @@ pub(crate) struct Candidate {
     pub(crate) odds: f64,
 }
 
-/// Chooses up to `most` drafts of a step whose decodes are the work `decodes`; writes how many each row has to `counts`.
+/// Chooses up to `max` drafts of a step whose decodes are the work `decodes`; writes how many each row has to `counts`.
 pub(crate) fn choose(
     candidates: &mut [Candidate],
-    most: usize,
+    max: usize,
     decodes: Work,
     costs: &CostModel,
     counts: &mut [usize],
@@ -44,7 +44,7 @@ pub(crate) fn choose(
         row,
         position,
         odds,
-    } in candidates.iter().take(most)
+    } in candidates.iter().take(max)
     {
         let cost = costs.added(Work::sampled(position, 1));
         if odds * time < tokens * cost || time + cost > alone * (1.0 + MAX_ADDED) {
@@ -64,7 +64,7 @@ pub(crate) struct StepYield {
 }
 
 impl StepYield {
-    /// Of a step whose decodes are the work `decodes`, with the drafts of one row, as far as they pay.
+    /// The yield of a step whose decodes are the work `decodes`, with the drafts of one row, as far as they pay.
     ///
     /// `odds` are their probabilities, and `cost` the nanoseconds of each.
     pub(crate) fn with_drafts(
@@ -83,7 +83,7 @@ impl StepYield {
         Self { tokens, time }
     }
 
-    /// The same with drafts of a draft model that are right at this rate.
+    /// The yield of a step with drafts of a draft model that are right at this rate.
     pub(crate) fn with_model_drafts(
         decodes: Work,
         rate: f64,
@@ -96,8 +96,8 @@ impl StepYield {
 
     /// More tokens per second; while no time is known, more tokens.
     pub(crate) fn is_better_than(self, other: Self) -> bool {
-        let (own, others) = (self.tokens * other.time, other.tokens * self.time);
-        own > others || (own == others && self.tokens > other.tokens)
+        let (ours, theirs) = (self.tokens * other.time, other.tokens * self.time);
+        ours > theirs || (ours == theirs && self.tokens > other.tokens)
     }
 }
 
@@ -106,14 +106,14 @@ const MAX_MODEL_DRAFTS: usize = 8;
 
 /// The rows that a draft model may draft for.
 pub(crate) struct ModelDrafts<'a> {
-    /// Of each row, how often a draft is right if those before it are.
+    /// How often a draft of each row is right if those before it are.
     pub(crate) rates: &'a [f64],
     /// Where their drafts stand, about.
     pub(crate) position: usize,
     /// Nanoseconds of a pass of the draft model, which makes one draft for each row.
     pub(crate) pass: f64,
     /// Drafts that a step may check, over all its rows.
-    pub(crate) most: usize,
+    pub(crate) max_drafts: usize,
     /// Nanoseconds that a step should take at most.
     pub(crate) budget: f64,
 }
@@ -126,9 +126,9 @@ impl ModelDrafts<'_> {
             costs.added(Work::sampled(self.position, 1)),
         );
         let (mut tokens, mut time) = (decodes.samples as f64, alone);
-        let most_time = self.budget.min(alone * (1.0 + MAX_ADDED));
-        let most = MAX_MODEL_DRAFTS.min(self.most / self.rates.len().max(1));
-        for depth in 0..most {
+        let max_time = self.budget.min(alone * (1.0 + MAX_ADDED));
+        let max_depth = MAX_MODEL_DRAFTS.min(self.max_drafts / self.rates.len().max(1));
+        for depth in 0..max_depth {
             let (mut gain, mut cost) = (0.0, self.pass);
             for rate in self.rates {
                 let odds = rate.powi(depth as i32 + 1);
@@ -137,12 +137,12 @@ impl ModelDrafts<'_> {
                     (gain, cost) = (gain + odds, cost + check);
                 }
             }
-            if gain * time < tokens * cost || time + cost > most_time {
+            if gain * time < tokens * cost || time + cost > max_time {
                 return depth;
             }
             (tokens, time) = (tokens + gain, time + cost);
         }
-        most
+        max_depth
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
             rates,
             position: 100,
             pass,
-            most: 48,
+            max_drafts: 48,
             budget: f64::INFINITY,
         };
         let decodes = rates
@@ -236,14 +236,14 @@ mod tests {
             rates: &[1.0],
             position: 100,
             pass: 1e6,
-            most: 48,
+            max_drafts: 48,
             budget: 15.5e6,
         };
         assert_eq!(drafts.depth(Work::sampled(100, 1), &costs()), 2);
     }
 
     #[test]
-    fn drafts_at_most_double_the_time_of_a_step() {
+    fn drafts_never_more_than_double_the_time_of_a_step() {
         let count = chosen(&[1.0; 64], 1);
         assert!((8..=12).contains(&count), "{count}");
     }

@@ -174,7 +174,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_repeated_suffix_is_the_longest_and_occurs_where_it_says(
-            tokens in (1..6_i32).prop_flat_map(|most| prop::collection::vec(0..most, 1..80))
+            tokens in (1..6_i32).prop_flat_map(|max| prop::collection::vec(0..max, 1..80))
         ) {
             let mut automaton = SuffixAutomaton::new();
             for (i, &token) in tokens.iter().enumerate() {

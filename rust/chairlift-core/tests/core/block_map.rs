@@ -9,7 +9,7 @@ fn used(driver: &Driver, tenant: &str) -> [u32; 5] {
     let of = |count: fn(&CellUse) -> u32| cells.iter().map(count).sum();
     [
         of(|cell| cell.held),
-        of(|cell| cell.own),
+        of(|cell| cell.held_by_tenant),
         of(|cell| cell.shared),
         of(|cell| cell.cached),
         of(|cell| cell.free),

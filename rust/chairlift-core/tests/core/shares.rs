@@ -174,7 +174,7 @@ fn a_tenant_with_a_row_does_not_pass_a_request_that_lacks_rows() {
 }
 
 #[test]
-fn a_prompt_leaves_what_other_tenants_want_and_half_at_most() {
+fn a_prompt_leaves_what_other_tenants_want_and_no_more_than_half() {
     let mut config = config(Policy::Continuous);
     (config.max_num_batched_tokens, config.max_model_len) = (64, 512);
     config.num_blocks = 256;

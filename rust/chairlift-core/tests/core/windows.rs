@@ -17,13 +17,13 @@ fn windowed(windows: &[Option<u32>], num_blocks: usize) -> Config {
 fn a_long_answer_fits_into_the_blocks_of_its_window() {
     let mut driver = Driver::new(windowed(&[Some(6)], 4));
     let a = driver.add('A', 40, 24);
-    let mut most = 0;
+    let mut max_in_use = 0;
     while driver.step() != "-" {
         driver.check();
         let load = driver.load();
-        most = most.max(load.num_blocks - load.num_free_blocks);
+        max_in_use = max_in_use.max(load.num_blocks - load.num_free_blocks);
     }
-    assert!(most <= 4, "{most} blocks were in use");
+    assert!(max_in_use <= 4, "{max_in_use} blocks were in use");
     assert_eq!(
         driver.outcome(a).tokens,
         expected_tokens(&[i32::from(b'A'); 40], 24)

@@ -71,13 +71,13 @@ mutants! { MUTANTS of "chairlift-core":
 
     // Deadlock, livelock, starvation.
     too_long_for_the_pool, "vllm#39734", "a prompt that the pool cannot hold is queued", "scheduler/add.rs":
-        "        if num_prompt > most(context) {" => "        if num_prompt > 2 * most(context) {";
+        "        if num_prompt > max_prompt(context) {" => "        if num_prompt > 2 * max_prompt(context) {";
     whole_pool_never_fits, "vllm#1534", "a prompt that needs the whole pool waits for ever", "kv_cache/admit.rs":
         "headroom > self.num_available()" => "headroom >= self.num_available()";
     suspended_keeps_blocks, "vllm#45388", "a preempted request suspends its blocks", "scheduler/preempt.rs":
         "        self.kv.release(&mut request.table);\n" => "";
     preempts_without_gain, "vllm-ascend#16315", "a request is preempted for another that is not scheduled", "scheduler/preempt.rs":
-        "            return slot != own;" => "            return false;";
+        "            return slot != short;" => "            return false;";
     rejoins_without_headroom, "vllm#25538", "a request comes back only to be preempted", "scheduler/admit.rs":
         "num_running * kv.num_groups() + kv.room_for_next(self.tokens.len())" => "num_running * 0 + kv.room_for_next(self.tokens.len()) * 0";
     allocates_beside_the_promise, "inference-sim#963", "what was promised is asked for again", "kv_cache.rs":
@@ -130,7 +130,7 @@ mutants! { MUTANTS of "chairlift-core":
     hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "kv_cache/block_table.rs":
         "for block_index in self.num_reported..self.num_indices {" => "for block_index in self.num_reported..self.num_indices.min(self.num_reported + 1) {";
     hit_covers_the_last_token, "-", "a fully cached prompt has nothing to compute", "kv_cache.rs":
-        "let most = (tokens.len() - 1) / self.block_size;" => "let most = tokens.len() / self.block_size;";
+        "let max_hits = (tokens.len() - 1) / self.block_size;" => "let max_hits = tokens.len() / self.block_size;";
     left_in_the_row, "GHSA-v97p-wpxp-px84", "a row's last token leaks to its next user", "request.rs":
         "        self.num_computed = 0;\n        self.runner_view = RunnerView::Current;\n" => "        self.num_computed = 0;\n        if self.runner_view != RunnerView::LastSampled { self.runner_view = RunnerView::Current; }\n";
     published_too_early, "-", "blocks are known before their step has succeeded", "scheduler/step.rs":
@@ -223,7 +223,7 @@ mutants! { MUTANTS of "chairlift-core":
     one_token_too_many, "-", "a step samples past max_tokens", "request.rs":
         "let end = self.num_tokens().min(self.max_num_tokens - 1);" => "let end = self.num_tokens();";
     queue_cap_is_off_by_one, "-", "the queue takes one request more than its cap", "scheduler/add.rs":
-        "if self.num_waiting() + num_sequences > most {" => "if self.num_waiting() + num_sequences > most + 1 {";
+        "if self.num_waiting() + num_sequences > max {" => "if self.num_waiting() + num_sequences > max + 1 {";
     queue_deadline_of_the_running, "-", "a request that runs fails by its queue deadline", "scheduler/end.rs":
         "due(request.timing.queue_deadline) && !request.has_started" => "due(request.timing.queue_deadline)";
     stop_before_min_tokens, "-", "a stop token ends an answer before min_tokens", "request.rs":
@@ -254,7 +254,7 @@ mutants! { MUTANTS of "chairlift-core":
     drafts_beyond_the_credit, "-", "more drafts are computed than the credit pays for", "scheduler/draft.rs":
         "request.max_num_tokens.min(request.credit_end)" => "request.max_num_tokens";
     drafts_beyond_the_time, "-", "drafts take time that the step has not", "scheduler/budget.rs":
-        "(0..=most).rev().find(fits).unwrap_or(0)" => "(0..=most).rev().find(|count| fits(count) || true).unwrap_or(0)";
+        "(0..=max).rev().find(fits).unwrap_or(0)" => "(0..=max).rev().find(|count| fits(count) || true).unwrap_or(0)";
     drafts_take_the_last_block, "-", "drafts make a running request lose its row", "scheduler/draft.rs":
         "scheduler.running.len() * scheduler.kv.num_groups();" => "0;";
     stale_lookup, "-", "drafts are looked up for tokens that are not the last", "speculation/lookup.rs":
@@ -318,7 +318,7 @@ mutants! { MUTANTS of "chairlift-core":
     decodes_are_free, "-", "decodes do not count against the budget of time", "scheduler/budget.rs":
         "costs.predict(decodes)" => "costs.predict(Work::default())";
     prompts_starve, "-", "a prompt gets nothing while decodes take all the time", "scheduler/budget.rs":
-        "if self.has_chunk { 0 } else { LEAST_CHUNK }" => "0";
+        "if self.has_chunk { 0 } else { MIN_CHUNK }" => "0";
     sent_to_and_fro, "vllm#25538", "a request that was preempted is preempted again at once", "scheduler/preempt.rs":
         "times_preempted: request.times_preempted," => "times_preempted: 0,";
     change_forgets_the_context, "-", "a higher limit goes beyond the context", "scheduler/change.rs":

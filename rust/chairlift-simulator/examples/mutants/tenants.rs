@@ -50,7 +50,7 @@ mutants! { OF_TENANTS of "chairlift-core":
     wide_requests_are_passed_again, "-", "a tenant without any row passes a request that lacks rows again and again", "queue/shares.rs":
         "entry(tenant).admitted_at < entry(other).waits_since" => "entry(tenant).admitted_at < entry(other).waits_since + 99_999";
     a_long_prompt_takes_the_step, "-", "prompts that have begun wait until the long prompt of another tenant is computed", "scheduler/fair_share.rs":
-        "most.max(LEAST_CHUNK)" => "most.max(LEAST_CHUNK + 99_999)";
+        "max.max(MIN_CHUNK)" => "max.max(MIN_CHUNK + 99_999)";
     yielded_rows_are_claimed_back, "-", "what has yielded goes before the requests for which it did", "scheduler/reserved_rows.rs":
         "self.passes_preempted(head)" => "self.passes_preempted(head).filter(|_| false)";
     yielded_rows_are_not_reserved, "-", "a preempted request takes a reserved row", "scheduler/reserved_rows.rs":
