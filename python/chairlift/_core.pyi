@@ -59,6 +59,7 @@ __all__ = [
     "AdapterTable",
     "Added",
     "AnswerParser",
+    "BlockEvents",
     "Candidates",
     "ConfigError",
     "ConstraintMasks",

@@ -63,6 +63,17 @@ def test_a_padded_static_run_stands_beside_the_policies(chairlift: Run) -> None:
         assert row["total_tokens_per_s"] == pytest.approx(total / row["seconds"])
 
 
+def test_what_is_modelled_names_its_device(chairlift: Run) -> None:
+    arguments = ("replay", "anyscale-32", "--requests", 4, "--device-model", "a100-40g/opt-13b")
+    run = chairlift(*arguments, "--reserve", "own")
+    assert run.returncode == 0, run
+    assert "model of a100-40g/opt-13b: a step takes 17 ms" in " ".join(run.stdout.split())
+    beside = chairlift(*arguments, "--reserve", "own", "--replicas", 2)
+    assert_one_line(beside, "--reserve", "--replicas")
+    static = chairlift(*arguments, "--reserve", "own", "--batching", "static")
+    assert_one_line(static, "--reserve", "continuous")
+
+
 def test_the_same_trace_twice_prints_the_same_bytes_and_needs_no_torch(trace: Path) -> None:
     code = (
         "import sys\n"

@@ -43,6 +43,14 @@ def test_code_is_like_the_completions_of_azure(lengths_of):
     assert gaps.std() / gaps.mean() > 3.2
 
 
+def test_sharegpt_opt_has_the_means_of_the_paper_within_the_context_of_opt(lengths_of):
+    prompts, answers, _ = lengths_of("sharegpt-opt", num_requests=MANY)
+    # Cut at 1,024, so that the means are somewhat below 161 and 338.
+    assert prompts.mean() == pytest.approx(161, rel=0.1)
+    assert answers.mean() == pytest.approx(338, rel=0.1)
+    assert (prompts + answers).max() <= 2048
+
+
 def test_long_sends_its_history_again(lengths_of):
     prompts, answers, _ = lengths_of("long", num_requests=MANY)
     assert prompts.mean() == pytest.approx(12_035, rel=0.1)

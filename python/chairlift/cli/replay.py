@@ -19,6 +19,7 @@ from chairlift.cli.replay_fleet import FleetRuns, fleet_of
 from chairlift.cli.report import Json, Result, SparseResult, report
 from chairlift.replay.fleet_options import FleetOptions
 from chairlift.replay.options import ReplayOptions
+from chairlift.replay.reservation import Reserve
 
 if TYPE_CHECKING:
     from chairlift.replay.format import Header, StepTime
@@ -42,7 +43,7 @@ def replay(
         typer.Argument(
             help="A file of `serve --record` or in Mooncake's format, or a recipe: chat, code, "
             "long, sharegpt-like, anyscale, anyscale-512, anyscale-128, anyscale-32, nano, prefix, "
-            "burst.",
+            "sharegpt-opt, burst.",
         ),
     ] = None,
     *,
@@ -85,7 +86,10 @@ def replay(
     given = draws_of(requests=requests, rate_per_s=rate, seed=seed, scale=scale)
     given_fleet = fleet_of(fleet, settings)
     if given_fleet is not None:
-        _refuse_beside_replicas({"draw": draw, "write": write, "pad-static": pad_static})
+        _refuse_beside_replicas(
+            {"draw": draw, "write": write, "pad-static": pad_static}
+            | {"reserve": settings.get("reserve")}
+        )
     name = _one_trace(trace, named_trace)
     loaded = load_trace(
         name, given, to_be_written=write is not None, has_fleet=given_fleet is not None
@@ -114,7 +118,7 @@ def replay(
     title = f"{name}: {len(loaded.requests)} requests"
     report(
         progress.counting(results),
-        title=f"{title}; {_describe(step_time)}",
+        title=f"{title}; {_describe(step_time, options)}",
         as_json=as_json,
         omit=BRIEF,
         progress=progress,
@@ -166,7 +170,9 @@ def _results(
     for batching in policies:
         settings = settings_of(trace.header, options, batching)
         first = ReplayTimeline(settings, trace.requests, max_steps=num_drawn)
-        replayed = replay(trace, settings, step_time, first.note if num_drawn else None)
+        on_step = first.note if num_drawn else None
+        reserve = options.reserve or Reserve.NONE
+        replayed = replay(trace, settings, step_time, on_step, reserve)
         if num_drawn:
             drawn.append(first.timeline(only_used_rows=True))
         yield summarize(settings.batching.value, replayed.run, **_sizes(settings))
@@ -205,8 +211,10 @@ def _sizes(settings: "Header") -> dict[str, int]:
     }
 
 
-def _describe(time: "StepTime") -> str:
+def _describe(time: "StepTime", options: ReplayOptions) -> str:
+    name = options.device_model
+    by = "" if name is None else f"model of {name.value}: "
     return (
-        f"a step takes {time.fixed_s * 1e3:.3g} ms + {time.per_token_s * 1e6:.3g} µs per token + "
-        f"{time.per_context_token_s * 1e9:,.0f} ns per token of context"
+        f"{by}a step takes {time.fixed_s * 1e3:.3g} ms + {time.per_token_s * 1e6:.3g} µs per "
+        f"token + {time.per_context_token_s * 1e9:,.0f} ns per token of context"
     )

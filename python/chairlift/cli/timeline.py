@@ -13,6 +13,7 @@ from chairlift.cli.recipes import RecipeRate, RecipeRequests, RecipeScale, draws
 from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey
 from chairlift.cli.values import duration
 from chairlift.replay.options import ReplayOptions
+from chairlift.replay.reservation import Reserve
 from chairlift.timeline.axis import Unit
 
 if TYPE_CHECKING:
@@ -184,6 +185,6 @@ def _replayed(
     for policy in batching or POLICIES:
         settings = settings_of(trace.header, options, policy)
         steps = ReplayTimeline(settings, trace.requests)
-        replay(trace, settings, step_time, steps.note)
+        replay(trace, settings, step_time, steps.note, options.reserve or Reserve.NONE)
         timelines.append(steps.timeline())
     return timelines

@@ -4,6 +4,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from chairlift.replay.device_models import DeviceName
+from chairlift.replay.reservation import Reserve
+
 
 class ReplayOptions(BaseModel):
     """Settings that replace the trace's; None keeps the trace's."""
@@ -24,6 +27,8 @@ class ReplayOptions(BaseModel):
     """Token budget of a step."""
     step_budget_s: Annotated[float, Field(gt=0)] | None = None
     """Time of a step: prompts are cut into chunks that fit."""
+    max_model_len: Annotated[int, Field(ge=2)] | None = None
+    """Longest sequence, prompt and answer; longer answers are cut."""
     max_queued_requests: Annotated[int, Field(ge=1)] | None = None
     """Cap of the waiting queue."""
     block_size: Annotated[int, Field(ge=1)] | None = None
@@ -32,6 +37,10 @@ class ReplayOptions(BaseModel):
     """Memory of the KV cache, such as 2GiB."""
     prefix_cache: bool | None = None
     """Share the KV blocks of equal prompt beginnings."""
+    reserve: Reserve | None = None
+    """KV memory that a request reserves at its start; default: none, blocks as it grows."""
+    device_model: DeviceName | None = None
+    """Step time and KV memory of a device that runs a model, by name."""
     step_fixed_s: Annotated[float, Field(ge=0)] | None = None
     """Time of a step with nothing in it."""
     step_per_token_s: Annotated[float, Field(ge=0)] | None = None

@@ -198,6 +198,12 @@ def _sharegpt(random: Generator, n: int) -> Drawn:
     return Drawn(prompts, _log_normal(random, n, _of_mean(180, 0.9), 0.9, 1, 2048))
 
 
+def _sharegpt_opt(random: Generator, n: int) -> Drawn:
+    """Draw lengths of the means in the paper on vLLM, within the 2,048 tokens of OPT."""
+    prompts = _log_normal(random, n, _of_mean(161, 1.2), 1.2, 4, 1024)
+    return Drawn(prompts, _log_normal(random, n, _of_mean(338, 0.9), 0.9, 1, 1024))
+
+
 def _anyscale(random: Generator, n: int, *, cap: int) -> Drawn:
     """Draw prompts of 512 tokens; an answer above the cap is drawn again, not cut."""
     answers = np.full(n, np.inf)
@@ -233,6 +239,9 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
         "long": Recipe("long conversations that send their history again", _long, rate_per_s=3.4),
         "sharegpt-like": Recipe("short prompts, longer answers", _sharegpt, rate_per_s=8.0),
+        "sharegpt-opt": Recipe(
+            "161 in, 338 out, at most 2,048 together", _sharegpt_opt, rate_per_s=2.0
+        ),
         "anyscale": Recipe(
             "512 in, exponential out of mean 128 up to 1536",
             partial(_anyscale, cap=1536),

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chairlift import _core
+from chairlift.api.config import Batching
+from chairlift.api.errors import ConfigError
 from chairlift.api.figures import Run, unwritten_share
 from chairlift.core.new_request import NewRequest
 from chairlift.core.plan import PlanView
@@ -24,6 +26,7 @@ from chairlift.core.scheduler import new_scheduler
 from chairlift.core.step_rows import StepRows
 from chairlift.replay.format import Header, StepTime
 from chairlift.replay.plan_rows import PlanRows, Work
+from chairlift.replay.reservation import Reserve, ReservedMemory
 from chairlift.replay.token_counts import NEVER, TokenCounts
 from chairlift.replay.token_ids import VOCAB_SIZE, AnswerTokens, prompt_token_ids
 from chairlift.replay.trace import Request, Trace
@@ -48,8 +51,10 @@ class ReplayedStep(NamedTuple):
     done: StepRows
     preempted: list[int]
     """Requests that lost a row before it, as indices in the trace."""
-    load: _core.Load
-    """After the step."""
+    num_waiting: int
+    """After the step, those that wait for a reservation included."""
+    num_used_blocks: int
+    """After the step, those that are reserved included."""
 
 
 OnStep = Callable[[ReplayedStep], None]
@@ -71,7 +76,11 @@ class Replayed:
 
 
 def replay(
-    trace: Trace, settings: Header, step_time: StepTime, on_step: OnStep | None = None
+    trace: Trace,
+    settings: Header,
+    step_time: StepTime,
+    on_step: OnStep | None = None,
+    reserve: Reserve = Reserve.NONE,
 ) -> Replayed:
     """Run a trace; the same arguments give the same result on every machine.
 
@@ -80,11 +89,13 @@ def replay(
         settings: The scheduler's; the trace's own header, or one that differs from it.
         step_time: Moves the clock.
         on_step: Called after each step.
+        reserve: What of the KV memory a request reserves at its start.
 
     Raises:
-        ConfigError: A setting is out of range.
+        ConfigError: A setting is out of range, or memory is reserved and requests do not join at
+            every step.
     """
-    return _Replay(trace, settings, step_time, on_step).run()
+    return _Replay(trace, settings, step_time, on_step, reserve).run()
 
 
 def first_tokens_s(trace: Trace, settings: Header, step_time: StepTime) -> NDArray[np.float64]:
@@ -93,7 +104,7 @@ def first_tokens_s(trace: Trace, settings: Header, step_time: StepTime) -> NDArr
     Raises:
         ConfigError: A setting is out of range.
     """
-    replay = _Replay(trace, settings, step_time, None)
+    replay = _Replay(trace, settings, step_time, None, Reserve.NONE)
     replay.run()
     return replay.first_tokens_s()
 
@@ -128,7 +139,12 @@ def scheduler_of(settings: Header) -> _core.Scheduler:
 
 class _Replay:
     def __init__(
-        self, trace: Trace, settings: Header, step_time: StepTime, on_step: OnStep | None
+        self,
+        trace: Trace,
+        settings: Header,
+        step_time: StepTime,
+        on_step: OnStep | None,
+        reserve: Reserve,
     ) -> None:
         self._on_step = on_step
         self._trace = trace
@@ -148,6 +164,7 @@ class _Replay:
         self._indices = np.zeros(0, dtype=np.int64)
         self._ids: dict[int, int] = {}
         self._index_of_id: dict[int, int] = {}
+        self._reserved = _reserved_memory(trace, settings, self._lengths, reserve)
         self._answers = AnswerTokens(trace.requests, trace.tokens_per_name)
         # Sums.
         self._step_rows: list[int] = []
@@ -161,6 +178,7 @@ class _Replay:
             while place < len(commands) and commands[place][0] <= self._now:
                 self._execute(*commands[place][1:])
                 place += 1
+            self._admit()
             step = self._core.schedule(self._now, self._plan)
             if step is not None:
                 self._step(step)
@@ -179,13 +197,27 @@ class _Replay:
 
     def _execute(self, kind: int, index: int) -> None:
         if kind == _ARRIVAL:
-            self._add(index)
+            self._arrive(index)
         elif kind == _FLUSH:
             self._core.flush()
         elif index in self._ids:
             self._core.abort(self._now, self._ids[index])
+        elif self._reserved is not None and self._reserved.drop(index):
+            self._token_counts.ended[index] = self._now
 
-    def _add(self, index: int) -> None:
+    def _arrive(self, index: int) -> None:
+        if self._reserved is None:
+            self._add(index, self._now)
+        elif not self._reserved.hold(index, self._now):
+            self._unanswered["KV_RESERVATION"] += 1
+
+    def _admit(self) -> None:
+        """Give the scheduler the requests whose reservations fit."""
+        while self._reserved is not None and (held := self._reserved.next()) is not None:
+            self._add(held.request, held.arrived)
+
+    def _add(self, index: int, since: int) -> None:
+        """Give a request to the scheduler; its time limits count from `since`."""
         request, now = self._trace.requests[index], self._now
         new = NewRequest(
             prompt_token_ids(index, request, self._trace.tokens_per_name),
@@ -194,15 +226,16 @@ class _Replay:
             tenant=str(request.tenant),
             cache_read=request.cache_read,
             cache_write=request.cache_write,
-            queue_deadline=_after(now, request.queue_timeout),
-            first_token_by=_after(now, request.time_to_first_token),
-            deadline=_after(now, request.time_limit),
+            queue_deadline=_after(since, request.queue_timeout),
+            first_token_by=_after(since, request.time_to_first_token),
+            deadline=_after(since, request.time_limit),
             priority=request.priority,
         )
         try:
             added = self._core.add(now, new)
         except _core.Refused as error:
             self._unanswered[error.reason] += 1
+            self._release(index)
             return
         room = self._core.max_context_len - request.num_prompt
         self._token_counts.target[index] = min(self._lengths[index], room)
@@ -225,10 +258,12 @@ class _Replay:
             owners = self._index_of_slot[self._rows.slot[view.rows]]
             done = StepRows.of(self._core)
             lost = [self._index_of_id[request_id] for request_id in done.preempted]
-            duration, load = self._now - start, self._core.load()
-            self._on_step(ReplayedStep(start, duration, view, owners, done, lost, load))
+            waiting, used = self._num_waiting(), self._num_used_blocks()
+            self._on_step(
+                ReplayedStep(start, self._now - start, view, owners, done, lost, waiting, used)
+            )
         num_complete = token_counts.count(indices, self._now, is_repeat=work.is_repeat)
-        if len(events) != len(indices) + num_complete:
+        if self._reserved is not None or len(events) != len(indices) + num_complete:
             # A request ended otherwise than by the length of its answer.
             self._note_ends(events)
         self._note_step(work)
@@ -237,18 +272,32 @@ class _Replay:
         for event in events:
             match event:
                 case _core.FinishedEvent():
-                    self._token_counts.ended[self._index_of_id[event.request_id]] = (
-                        event.account.finished
-                    )
+                    index = self._index_of_id[event.request_id]
+                    self._token_counts.ended[index] = event.account.finished
+                    self._release(index)
                 case _core.FailedEvent():
                     self._unanswered[event.reason] += 1
+                    self._release(self._index_of_id[event.request_id])
+
+    def _release(self, index: int) -> None:
+        if self._reserved is not None:
+            self._reserved.release(index)
+
+    def _num_waiting(self) -> int:
+        held = 0 if self._reserved is None else self._reserved.num_held
+        return self._core.load().num_waiting + held
+
+    def _num_used_blocks(self) -> int:
+        if self._reserved is not None:
+            return self._reserved.num_used_blocks
+        load = self._core.load()
+        return load.num_blocks - load.num_free_blocks
 
     def _note_step(self, work: Work) -> None:
         self._step_rows.append(work.num_rows)
         self._step_tokens.append(work.num_tokens)
-        load = self._core.load()
-        used = load.num_blocks - load.num_free_blocks
-        self._kv_waste += unwritten_share(load.num_kv_tokens, used, self._settings.block_size)
+        num_tokens, used = self._core.load().num_kv_tokens, self._num_used_blocks()
+        self._kv_waste += unwritten_share(num_tokens, used, self._settings.block_size)
 
     def _result(self) -> Replayed:
         requests, token_counts = self._trace.requests, self._token_counts
@@ -278,6 +327,22 @@ class _Replay:
             num_prefix_hits=self._core.load().num_prefix_hits,
             unanswered=dict(sorted(self._unanswered.items())),
         )
+
+
+def _reserved_memory(
+    trace: Trace, settings: Header, lengths: list[int], reserve: Reserve
+) -> ReservedMemory | None:
+    if reserve is Reserve.NONE:
+        return None
+    if settings.batching is not Batching.CONTINUOUS:
+        message = f"reserve: expected continuous batching alone, got {settings.batching.value}"
+        raise ConfigError(message)
+    num_tokens = [
+        reserve.num_tokens(request.num_prompt, length, settings.max_model_len)
+        for request, length in zip(trace.requests, lengths, strict=True)
+    ]
+    # Block 0 is the null block.
+    return ReservedMemory(num_tokens, settings.num_kv_blocks - 1, settings.block_size)
 
 
 def _after(now: int, delay: int | None) -> int | None:

@@ -43,10 +43,9 @@ class ReplayTimeline:
         """Note a step that ended."""
         if self._builder.num_steps == self._max_steps:
             return
-        load, done, plan = step.load, step.done, step.plan
-        used = load.num_blocks - load.num_free_blocks
+        done, plan = step.done, step.plan
         self._builder.add_step(
-            StepTimes(step.start, step.duration, load.num_waiting, used),
+            StepTimes(step.start, step.duration, step.num_waiting, step.num_used_blocks),
             StepWork(
                 plan.rows,
                 step.indices,
