@@ -4,16 +4,19 @@ import base64
 import hashlib
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from chairlift.api.errors import ConfigError
 from chairlift.bench.policies import SCHEMA
 from chairlift.cli.bench.report.axes import linear, logarithmic
 from chairlift.cli.bench.report.figures import figures_of
 from chairlift.cli.bench.report.page import MAX_BYTES, render
+from chairlift.cli.bench.report.plots import check_plots, write_plots
 from chairlift.timeline.cut import cut
 from chairlift.timeline.lists import to_lists
 
@@ -181,6 +184,32 @@ def test_policies_whose_first_steps_were_kept_are_drawn_to_the_same_time() -> No
     runs[0]["num_steps"] = 3
     (rows,) = (figure for figure in figures_of(runs, []) if figure.name == "rows")
     assert [row[:2] for row in rows.rows] == [("static", "3"), ("continuous", "7")]
+
+
+def test_each_figure_is_a_file_for_light_and_dark_pages(tmp_path: Path) -> None:
+    runs = [run_of(policy, rate) for policy in ("static", "continuous") for rate in (2.0, 4.0)]
+    figures = list(figures_of(runs, []))
+    check_plots(tmp_path / "new")
+    write_plots(tmp_path / "new", figures)
+    names = [figure.name for figure in figures]
+    assert len(names) == len(set(names)) > 5
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        f"{name}{ending}" for name in names for ending in (".svg", ".png", "-dark.png")
+    }
+    for figure in figures:
+        root = ElementTree.parse(tmp_path / "new" / f"{figure.name}.svg").getroot()
+        assert root.findtext("{http://www.w3.org/2000/svg}title") == figure.drawing.title
+
+
+def test_a_folder_for_plots_is_checked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="plots: cannot write"):
+        check_plots(tmp_path / "file")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"plots: .* pip install 'chairlift\[plot\]'"):
+        check_plots(tmp_path)
 
 
 def test_a_page_stays_small() -> None:

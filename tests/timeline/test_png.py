@@ -11,6 +11,7 @@ from chairlift.api.errors import ConfigError
 from chairlift.timeline.colours import COLOURS, shade
 from chairlift.timeline.figure import draw_figure
 from chairlift.timeline.png import render_png
+from chairlift.timeline.shapes import DARK
 
 from tests.timeline.steps import example
 
@@ -23,6 +24,12 @@ def test_the_figure_has_its_size_and_its_colours() -> None:
     found = {tuple(p) for p in np.rint(pixels[..., :3] * 255).astype(int).reshape(-1, 3).tolist()}
     for colour in (*COLOURS[:3], shade(COLOURS[0], 0.72)):
         assert tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) in found
+
+
+def test_a_dark_page_has_its_own_colours() -> None:
+    figure = draw_figure([example()], "one")
+    corner = matplotlib.image.imread(io.BytesIO(render_png(figure, DARK)))[0, 0, :3]
+    assert np.rint(corner * 255).tolist() == [0x0D, 0x11, 0x17]
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The figure as a PNG file, by matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,12 @@ _UNITS_PER_INCH = 72
 _HATCHES = {"hatch": ("/////", "#ffffff"), "stripe": ("-----", "#111111")}
 
 
-def render_png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file for a light page, two pixels for each of its units.
+def render_png(figure: Figure, colours: Mapping[str, str] = LIGHT) -> bytes:
+    """Return a figure as a PNG file, two pixels for each of its units.
+
+    Args:
+        figure: What is drawn.
+        colours: Those of the page, light or dark.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -45,7 +49,7 @@ def render_png(figure: Figure) -> bytes:
     FigureCanvasAgg(canvas)
     axes = canvas.add_axes((0, 0, 1, 1), xlim=(0, figure.width), ylim=(figure.height, 0))
     axes.set_axis_off()
-    _Painter(axes).paint(figure.shapes)
+    _Painter(axes, colours).paint(figure.shapes)
     out = BytesIO()
     canvas.savefig(out, format="png", metadata={"Software": None, "Title": figure.title})
     return out.getvalue()
@@ -54,8 +58,8 @@ def render_png(figure: Figure) -> bytes:
 class _Painter:
     """Puts shapes onto axes, in their order."""
 
-    def __init__(self, axes: "Axes") -> None:
-        self._axes = axes
+    def __init__(self, axes: "Axes", colours: Mapping[str, str]) -> None:
+        self._axes, self._colours = axes, colours
         self._order = 0
 
     def paint(self, shapes: Sequence[Shape]) -> None:
@@ -70,10 +74,12 @@ class _Painter:
                 case Text():
                     self._text(shape)
                 case Dots():
-                    self._marks(shape.centres, "o", 2 * shape.radius, _colour(shape.paint), 0)
+                    self._marks(shape.centres, "o", 2 * shape.radius, self._colour(shape.paint), 0)
                 case Crosses():
                     self._marks(shape.centres, "x", 2 * shape.radius, "#ffffff", 3.5)
-                    self._marks(shape.centres, "x", 2 * shape.radius, _colour(shape.paint), 1.75)
+                    self._marks(
+                        shape.centres, "x", 2 * shape.radius, self._colour(shape.paint), 1.75
+                    )
                 case Line():
                     self._line(shape)
                 case Area():
@@ -94,7 +100,7 @@ class _Painter:
             more |= {"hatch": hatch, "edgecolor": f"{colour}66", "hatch_linewidth": 1.2}
         path = Path(vertices, codes)
         self._axes.add_patch(
-            PathPatch(path, facecolor=_colour(shape.paint), zorder=self._order, **more)
+            PathPatch(path, facecolor=self._colour(shape.paint), zorder=self._order, **more)
         )
 
     def _text(self, shape: Text) -> None:
@@ -102,7 +108,7 @@ class _Painter:
             shape.x,
             shape.y,
             shape.words,
-            color=_colour(shape.paint),
+            color=self._colour(shape.paint),
             fontsize=shape.size,
             fontweight="bold" if shape.is_bold else "normal",
             horizontalalignment={"start": "left", "middle": "center", "end": "right"}[shape.anchor],
@@ -134,7 +140,7 @@ class _Painter:
     def _line(self, shape: Line) -> None:
         xs, ys = [x for x, _ in shape.points], [y for _, y in shape.points]
         (line,) = self._axes.plot(
-            xs, ys, color=_colour(shape.paint), linewidth=shape.width, zorder=self._order
+            xs, ys, color=self._colour(shape.paint), linewidth=shape.width, zorder=self._order
         )
         if shape.dashes:
             # In units of the width of the line.
@@ -144,9 +150,10 @@ class _Painter:
         from matplotlib.patches import Polygon
 
         self._axes.add_patch(
-            Polygon(shape.points, facecolor=_colour(shape.paint), linewidth=0, zorder=self._order)
+            Polygon(
+                shape.points, facecolor=self._colour(shape.paint), linewidth=0, zorder=self._order
+            )
         )
 
-
-def _colour(paint: str) -> str:
-    return LIGHT.get(paint, paint)
+    def _colour(self, paint: str) -> str:
+        return self._colours.get(paint, paint)

@@ -98,6 +98,9 @@ def policies(
     report: Annotated[
         Path | None, typer.Option(help="File for a report: one page of HTML without network.")
     ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(help="Folder for the figures: SVG, and PNG for light and dark.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of lengths, tokens and arrivals.", min=0)] = 0,
     as_json: Json = False,
     settings: dict[str, Any],
@@ -107,8 +110,12 @@ def policies(
     Figures are those of vllm bench serve; docs/benchmark-policies.md defines them.
     """
     from chairlift.bench.comparison import Comparison
+    from chairlift.cli.bench.report.figures import figures_of
+    from chairlift.cli.bench.report.plots import check_plots, write_plots
 
     check_model(model)
+    if plots is not None:
+        check_plots(plots)
     chosen = Work(requests, max_tokens, seed, recipe, scale, trace, prompts)
     source = source_of(chosen)
     arrival = Arrival(rates_of(rates), burstiness, concurrency)
@@ -126,6 +133,9 @@ def policies(
         write_csv(csv, runs)
     if report is not None:
         write_report(report, runs, comparison)
+    if plots is not None:
+        limits = [(bound.figure, bound.max_s) for bound in bounds]
+        write_plots(plots, figures_of(runs, limits))
     if as_json:
         for line in write_json(runs, bounds):
             typer.echo(line)
