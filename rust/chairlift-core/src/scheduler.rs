@@ -22,7 +22,6 @@
 
 mod add;
 mod admit;
-mod blocks;
 mod budget;
 mod change;
 mod check;
@@ -61,7 +60,7 @@ use crate::{
     error::{ConfigError, Violation},
     events::Events,
     ids::{Nanos, RequestId, Row, Slot, Snapshot},
-    kv_cache::{CellUse, KvCache},
+    kv_cache::{BlockEvents, CellUse, KvCache},
     plan::Plan,
     queue::{Deadlines, Queue, WaitClock},
     request::Request,
@@ -255,6 +254,27 @@ impl Scheduler {
     /// How the KV blocks are used, cell by cell, as the tenant may see it. Takes time in the number of cells.
     pub fn block_map(&self, tenant: &str) -> Vec<CellUse> {
         self.kv.block_map(self.queue.shares.find(tenant))
+    }
+
+    /// Reports which blocks of some tenants can be found in the prefix cache, from now on: those of requests that are
+    /// added later and have no salt. A place in the list is a stream of events.
+    pub fn report_blocks(&mut self, tenants: Vec<String>) {
+        self.kv.report_blocks(tenants);
+    }
+
+    /// Moves the events since the last call out: those of one step if it is called after each.
+    pub fn take_block_events(&mut self) -> BlockEvents {
+        self.kv.take_block_events()
+    }
+
+    /// All reported blocks as if they were stored now, each behind the one before it; O(blocks).
+    pub fn block_snapshot(&self) -> BlockEvents {
+        self.kv.block_snapshot()
+    }
+
+    /// Reports the blocks of an adapter that is unloaded as removed: no request finds them; O(blocks).
+    pub fn remove_adapter(&mut self, slot: u32) {
+        self.kv.remove_adapter(slot);
     }
 
     /// What the step did that ended last; in a step that failed no row has accepted drafts.

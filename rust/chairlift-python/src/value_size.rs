@@ -7,7 +7,7 @@ use pyo3::{
 /// Characters of a value's JSON text that is no text: a digit or a quote at least, and a comma or a bracket.
 const CHARACTERS_PER_VALUE: usize = 2;
 
-/// Bytes of a small number, and of an object beside its fields; about, as CPython allocates them.
+/// Bytes of a small number, and of an object beside its fields; about, as `CPython` allocates them.
 const NUMBER_BYTES: usize = 32;
 const OBJECT_BYTES: usize = 48;
 
@@ -97,7 +97,7 @@ impl<'py> Walk<'py> {
     }
 }
 
-/// What CPython says of a value without those that it holds.
+/// What `CPython` says of a value without those that it holds.
 fn num_bytes(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     value.call_method0("__sizeof__")?.extract()
 }
