@@ -66,7 +66,7 @@ mutants! { MUTANTS of "chairlift-core":
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
         "        self.forget(block);\n        self.map.hold(block, 1, tenant);\n" => "        self.map.hold(block, 1, tenant);\n";
     two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "kv_cache/prefix_cache.rs":
-        "let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {\n            return;\n        };\n        entry.insert(block);" =>
+        "let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {\n            return false;\n        };\n        entry.insert(block);" =>
             "self.by_hash[group].insert(hash, block);";
 
     // Deadlock, livelock, starvation.
