@@ -115,9 +115,11 @@ def _parameter(
         metavar = "NAME=VALUE" if name.startswith("adapter") else "NAME"
         metavar = "[TENANT=]ADDRESS" if name == "kv_events" else metavar
         make_option = functools.partial(typer.Option, metavar=metavar)
-    elif name.endswith("_format"):
+    elif name.endswith("_format") or name == "device_model":
+        # All values in one word would be wider than a narrow terminal.
         text = f"{text} One of {', '.join(kind)}."
-        make_option = functools.partial(typer.Option, metavar="FORMAT")
+        metavar = "FORMAT" if name.endswith("_format") else "NAME"
+        make_option = functools.partial(typer.Option, metavar=metavar)
     option = make_option(
         names,
         help=text,
