@@ -76,7 +76,9 @@ def waterfall() -> Figure:
         (
             "continuous, 8,100 tokens reserved",
             "8",
-            run_of("anyscale", continuous, reserve=Reserve.OWN, kv_cache_memory=QUOTA_BYTES, **OPT),
+            run_of(
+                "anyscale", continuous, reserve=Reserve.EXACT, kv_cache_memory=QUOTA_BYTES, **OPT
+            ),
         ),
         ("continuous, paged", "23", run_of("anyscale", continuous, **OPT)),
     ]
@@ -95,7 +97,7 @@ def reservations() -> Figure:
     names = {
         Reserve.MAX: "longest of the model",
         Reserve.POW2: "power of two",
-        Reserve.OWN: "its own length",
+        Reserve.EXACT: "its own length",
         Reserve.NONE: "blocks as it grows",
     }
     series = []

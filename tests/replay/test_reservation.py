@@ -30,7 +30,7 @@ def test_each_rule_reserves_what_its_system_did() -> None:
         *(128, 256, 1024, 2048)
     ]
     assert Reserve.POW2.num_tokens(1000, 300, 1500) == 1500
-    assert [Reserve.OWN.num_tokens(100, n, 2048) for n in (1, 1948, 3000)] == [101, 2048, 2048]
+    assert [Reserve.EXACT.num_tokens(100, n, 2048) for n in (1, 1948, 3000)] == [101, 2048, 2048]
 
 
 def test_memory_for_seven_longest_sequences_has_seven_rows() -> None:
@@ -71,7 +71,7 @@ def test_a_request_that_the_pool_cannot_hold_is_not_answered() -> None:
     trace = draw_trace("anyscale-32", num_requests=3)
     trace.requests[1] = replace(trace.requests[1], num_prompt=900)
     options = OPT.model_copy(update={"kv_cache_memory": 700 * 800 * 2**10})
-    done = run(trace, Reserve.OWN, options)
+    done = run(trace, Reserve.EXACT, options)
     assert done.unanswered == {"KV_RESERVATION": 1}
     assert done.run.num_requests == 2
 
@@ -80,10 +80,10 @@ def test_a_request_that_is_cancelled_before_it_has_a_reservation_needs_none() ->
     trace = draw_trace("anyscale-32", num_requests=3)
     options = OPT.model_copy(update={"kv_cache_memory": 700 * 800 * 2**10})
     alone = run(
-        replace(trace, requests=[trace.requests[0], trace.requests[2]]), Reserve.OWN, options
+        replace(trace, requests=[trace.requests[0], trace.requests[2]]), Reserve.EXACT, options
     )
     trace.requests[1] = replace(trace.requests[1], cancelled=1)
-    done = run(trace, Reserve.OWN, options)
+    done = run(trace, Reserve.EXACT, options)
     assert done.unanswered == {}
     assert done.run.num_steps == alone.run.num_steps
 
@@ -92,7 +92,7 @@ def test_waiting_for_a_reservation_is_part_of_the_time_to_the_first_token() -> N
     trace = draw_trace("anyscale-32", num_requests=3)
     options = OPT.model_copy(update={"kv_cache_memory": 700 * 800 * 2**10})
     # The pool holds one of them, so that each begins when the one before it has ended.
-    done = run(trace, Reserve.OWN, options).run
+    done = run(trace, Reserve.EXACT, options).run
     assert (np.sort(done.ttft_s)[1:] > np.sort(done.latency_s)[:-1]).all()
 
 
@@ -102,17 +102,17 @@ def test_reservations_are_refused_where_requests_do_not_join_at_every_step() -> 
     with pytest.raises(
         ConfigError, match="reserve: expected continuous batching alone, got static"
     ):
-        replay(trace, settings, step_time_of(trace.header, [], OPT), reserve=Reserve.OWN)
+        replay(trace, settings, step_time_of(trace.header, [], OPT), reserve=Reserve.EXACT)
 
 
 def test_a_reservation_has_no_prefix_cache() -> None:
     header = draw_trace("prefix", num_requests=3).header
     assert header.prefix_cache
-    for reserve, has_cache in ((Reserve.OWN, False), (Reserve.NONE, True), (None, True)):
+    for reserve, has_cache in ((Reserve.EXACT, False), (Reserve.NONE, True), (None, True)):
         settings = settings_of(header, ReplayOptions(reserve=reserve), None)
         assert settings.prefix_cache is has_cache
     with pytest.raises(ConfigError, match="prefix_cache: expected none with --reserve"):
-        settings_of(header, ReplayOptions(reserve=Reserve.OWN, prefix_cache=True), None)
+        settings_of(header, ReplayOptions(reserve=Reserve.EXACT, prefix_cache=True), None)
 
 
 @pytest.mark.parametrize("name", list(DeviceName))

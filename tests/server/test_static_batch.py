@@ -100,7 +100,7 @@ def test_a_request_that_moves_does_not_flush_the_batch_on_its_way():
         for half_closed in (True, False, False)
     ]
     waiting, moving = (
-        SimpleNamespace(name=name, label=name, call=call, stage=0, engine_id=None)
+        SimpleNamespace(handle=name, label=name, call=call, stage=0, engine_id=None)
         for name, call in zip(("waiting", "moving"), calls, strict=False)
     )
     registry.add(moving)

@@ -19,7 +19,7 @@ class Reserve(StrEnum):
 
     MAX = "max"
     POW2 = "pow2"
-    OWN = "own"
+    EXACT = "own"
     NONE = "none"
 
     def num_tokens(self, num_prompt: int, num_output: int, max_model_len: int) -> int:
