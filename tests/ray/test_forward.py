@@ -167,7 +167,7 @@ async def test_garbage_on_a_stream_ends_that_stream_alone(forward):
                 async for _ in call:
                     pass
             assert Status.of(error.value).reason == "BAD_PARAMETER"
-        stream = ingress.client.stream(_commands(pb.GenerateRequest(), cancel("nobody")))
+        stream = ingress.client.stream(_commands(pb.GenerateRequest(), cancel("unknown")))
         (event,) = [event async for response in stream for event in response.events]
         assert event.rejected.error.field == "command"
         assert (await held.all())[0].num_tokens == 150

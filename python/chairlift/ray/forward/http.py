@@ -58,8 +58,11 @@ class HttpForwarding:
             ticket = self._server.replicas.choose(prompt)
             try:
                 response = await self._open(request, body, ticket)
-            except aiohttp.ClientError:
-                self._server.replicas.lost(ticket.replica)
+            except aiohttp.ClientError as error:
+                # Other errors may be of the request, or of a connection that was idle too long: a
+                # client must not make the others lose a replica.
+                if isinstance(error, aiohttp.ClientConnectorError):
+                    self._server.replicas.lost(ticket.replica)
                 ticket.end()
                 continue
             except BaseException:

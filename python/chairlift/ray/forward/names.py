@@ -41,7 +41,7 @@ NO_PROMPT: Final = PromptNames(np.zeros(0, np.int64), 1)
 
 
 class Naming:
-    """Names prompts under a key of its own: nobody can compute a name, or compare two processes."""
+    """Names prompts under a random key: no client can compute a name, nor compare two ingresses."""
 
     def __init__(self) -> None:
         """Draw the key."""

@@ -1,5 +1,6 @@
 """Calls with one message: passed on as they are, to one replica or, for a tenant, to all."""
 
+import asyncio
 from typing import Any, Final
 
 import grpc
@@ -148,21 +149,25 @@ class UnaryCalls:
             except RequestError:
                 return []
             replicas = [replica]
-        answers = []
-        for replica in replicas:
+        metadata = self._server.forwarded(context)
+
+        async def ask(replica: Replica) -> tuple[Replica, Any] | None:
             call = replica.client.channel.unary_unary(
                 f"/{_SERVICE}/{method}",
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=kind.FromString,
             )
             try:
-                metadata = self._server.forwarded(context)
-                answers.append((replica, await call(request, metadata=metadata, timeout=_CALL_S)))
+                return replica, await call(request, metadata=metadata, timeout=_CALL_S)
             except grpc.aio.AioRpcError as failure:
                 error = self._error(replica, failure)
                 if error is not None and error.reason.code not in ("UNAVAILABLE", "NOT_FOUND"):
                     raise error from None
-        return answers
+                return None
+
+        # All at once: the call takes as long as the slowest replica, not as their sum.
+        answers = await asyncio.gather(*map(ask, replicas))
+        return [answer for answer in answers if answer is not None]
 
     async def _write(self, context: ServicerContext, response: Message) -> None:
         await Writer(context, self._server.write_timeout_s).write(response.SerializeToString())

@@ -1,4 +1,4 @@
-"""The events of a server as its settings ask for them: who publishes where, from when to when."""
+"""The event streams of a server and the sockets that publish them, as its settings say."""
 
 import asyncio
 from concurrent.futures import Future
