@@ -369,12 +369,17 @@ bench-cuda: ## Check and measure the CUDA kernels on this machine's GPU (WHEEL=d
 	  echo '{"name": "transformers continuous batching", "skipped": "transformers is not installed"}'; \
 	fi
 
+.PHONY: test-cuda
+test-cuda: setup ## Run the CUDA tests on this machine's GPU: kernels, then whole models
+	$(BIN)/python -m pytest -q -n 8 -m cuda tests/cuda
+	CHAIRLIFT_TEST_DEVICE=cuda $(BIN)/python -m pytest -q -n 8 tests/cuda
+
 .PHONY: sanitize-cuda
 sanitize-cuda: setup ## Run the CUDA tests on this machine's GPU under compute-sanitizer (TOOLS="memcheck racecheck")
 	@command -v compute-sanitizer >/dev/null || { echo 'compute-sanitizer is missing: it is part of the CUDA toolkit'; exit 1; }
 	@for tool in $(or $(TOOLS),memcheck racecheck synccheck initcheck); do \
 	  echo "==> compute-sanitizer --tool $$tool"; \
-	  compute-sanitizer --tool $$tool --error-exitcode 1 --target-processes all $(BIN)/python -m pytest -q -p no:xdist --timeout 0 -m cuda tests/cuda || exit 1; \
+	  compute-sanitizer --tool $$tool --report-api-errors no --error-exitcode 1 --target-processes all $(BIN)/python -m pytest -q -p no:xdist --timeout 0 -m cuda tests/cuda || exit 1; \
 	done
 
 .PHONY: train-demo

@@ -88,10 +88,15 @@ class PagedAttention:
         self.backend.reserve(limits, rows, batch.num_kv_heads, batch.head_dim)
         starts = torch.tensor([0, *batch.num_queries], dtype=torch.int32).cumsum(0).int()
         lengths = torch.tensor(batch.seq_lens, dtype=torch.int32)
-        splits = torch.zeros(limits.max_splits, 4, dtype=torch.int32)
+        splits = torch.zeros(limits.max_splits, 8, dtype=torch.int32)
         tiles = torch.zeros(limits.max_tiles, 3, dtype=torch.int32)
-        num_splits, num_tiles = _core.attention_work(
-            *(starts, lengths, splits, tiles),
+        lines = torch.arange(rows, dtype=torch.int32)
+        num_splits, num_tiles, split_rows = _core.attention_work(
+            lines,
+            starts,
+            lengths,
+            splits,
+            tiles,
             num_kv_heads=batch.num_kv_heads,
             group=queries_per_kv_head,
             split_len=limits.split_len,
@@ -101,6 +106,7 @@ class PagedAttention:
         )
         work = AttentionWork(
             splits=splits[:num_splits].to(device) if num_splits else None,
+            split_rows=split_rows,
             num_splits=torch.tensor([num_splits], dtype=torch.int32, device=device),
             tiles=tiles[:num_tiles].to(device),
             tile_rows=max(TILE_ROWS),

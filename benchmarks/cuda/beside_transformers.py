@@ -25,6 +25,8 @@ from benchmarks.cuda.lengths import workload
 
 TINY = qwen3(LayerShape(64, 128, 4, 2, 16), num_layers=2, vocab_size=512)
 """For a machine without a GPU."""
+TIME_LIMIT_S = 300
+"""For the answers to all requests."""
 
 
 def config_of(model: ModelConfig) -> Qwen3Config:
@@ -89,13 +91,18 @@ def run(manager: ContinuousBatchingManager, work: Iterable[tuple[int, int]]) -> 
 
     Raises:
         RuntimeError: A request failed, or all of them did.
+        TimeoutError: There is no answer for too long.
     """
     waiting = set()
     for num_prompt, num_output in work:
         prompt = [1 + i % 500 for i in range(num_prompt)]
         waiting.add(manager.add_request(prompt, max_new_tokens=num_output, eos_token_id=-1))
     num_tokens = 0
+    began = time.monotonic()
     while waiting:
+        if time.monotonic() - began > TIME_LIMIT_S:
+            message = f"transformers left {len(waiting)} requests without an answer"
+            raise TimeoutError(message)
         result = manager.get_result(timeout=1.0)
         if result is not None and result.is_finished():
             if result.error is not None:

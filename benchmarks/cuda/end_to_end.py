@@ -58,6 +58,8 @@ class Result:
     num_output_tokens: int
     num_steps: int
     seconds: float
+    busy_seconds: float
+    """From the first to the last launch of each step, summed; 0 where there is no GPU."""
     num_read_tokens: int
     """Tokens whose keys and values were read, over all steps."""
 
@@ -156,6 +158,7 @@ class Bench:
         """Run steps until all requests have ended."""
         flights: deque[tuple[int, Pending]] = deque()
         num_output = num_steps = num_read = 0
+        marks = []
         began = time.perf_counter()
         while True:
             while len(flights) < 2:
@@ -167,7 +170,9 @@ class Bench:
                 inputs = self.runner.apply(plan)
                 num_read += int(inputs.metadata.seq_lens.sum())
                 self.runner.move_blocks(inputs)
+                marks.append(self._mark())
                 flights.append((step, self.runner.run(inputs)))
+                marks.append(self._mark())
             if not flights:
                 break
             step, launched = flights.popleft()
@@ -175,7 +180,18 @@ class Bench:
             num_output += len(sampled.tokens)
             now = time.monotonic_ns()
             self.scheduler.update(now, step, sampled.tokens)
-        return Result(num_output, num_steps, time.perf_counter() - began, num_read)
+        seconds = time.perf_counter() - began
+        pairs = zip(marks[::2], marks[1::2], strict=True)
+        busy = sum(first.elapsed_time(last) for first, last in pairs if first and last) * 1e-3
+        return Result(num_output, num_steps, seconds, busy, num_read)
+
+    def _mark(self) -> torch.cuda.Event | None:
+        """Return an event behind the launches so far; None where there is no GPU."""
+        if self.kv_cache.device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
     def weight_bytes(self) -> int:
         """Read by every step."""

@@ -1101,6 +1101,7 @@ def apply_plan(
     """
 
 def attention_work(
+    rows: Tensor,
     query_start_loc: Tensor,
     seq_lens: Tensor,
     work: Tensor,
@@ -1112,16 +1113,18 @@ def attention_work(
     decode_rows: int,
     tile_rows: int,
     window: int,
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Cuts the attention of a step into work for a GPU; see `attention_work.rs`.
 
     All tensors are int32. A row with few queries is cut into splits of its tokens, one with many
     into tiles of its queries; a row that `work` has no room for becomes tiles too.
 
     Args:
+        rows: `[R]`: line of each row in the block tables.
         query_start_loc: `[R + 1]`: where each row's tokens start.
         seq_lens: `[R]`: tokens of each row after this step; a row without queries is padding.
-        work: Out, entries of 4: row, KV head, first token of the split, index of the split.
+        work: Out, entries of 8: line of the row, KV head, first token of the split, index of the
+            split, first query, queries and tokens of the row, 0.
         tiles: Out, entries of 3: row, KV head, first packed row.
         num_kv_heads: Of the layer.
         group: Query heads of a KV head; a query is as many packed rows.
@@ -1131,7 +1134,7 @@ def attention_work(
         window: A token sees itself and the `window - 1` before it; 0 sees all.
 
     Returns:
-        Entries of `work` and of `tiles`.
+        Entries of `work` and of `tiles`, and the most packed rows of a row in `work`.
     """
 
 # --- kernels --------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ import torch
 from chairlift.kernels.cuda.build import architecture_of, compile_kernel
 from torch import Tensor
 
+from tests.cuda.emulation import preload
 from tests.cuda.emulation.library import Argument, signature_of
+from tests.cuda.instantiations import tested_instances
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
@@ -42,18 +44,25 @@ def launch(
 ) -> None:
     """Run a kernel on copies of the tensors and bring what it changed back.
 
-    A tensor that stands for two arguments is copied once. Whether a number is an `int` or a
-    `long long` is the signature's to say, which the emulation of the same kernel knows.
+    Whole storages are copied, each once: a tensor may be strided, and two may share memory.
+    Whether a number is an `int` or a `long long` is the signature's to say, which the emulation of
+    the same kernel knows.
     """
     from cuda.bindings import driver
 
-    copies = {id(arg): arg.cuda() for arg in args if isinstance(arg, Tensor)}
+    kernel = name.partition("<")[0]
+    preload(other for other in tested_instances() if other.partition("<")[0] == kernel)
+    storages = {_key(arg): arg.untyped_storage() for arg in args if isinstance(arg, Tensor)}
+    copies = {key: storage.cuda() for key, storage in storages.items()}
     values, types = [], []
     for letter, arg in zip(signature_of(name), args, strict=True):
         kind = {"p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_longlong}.get(letter)
         types.append(kind or ctypes.c_float)
-        is_tensor = isinstance(arg, Tensor)
-        values.append(copies[id(arg)].data_ptr() if is_tensor else 0 if arg is None else arg)
+        if isinstance(arg, Tensor):
+            offset = arg.storage_offset() * arg.itemsize
+            values.append(copies[_key(arg)].data_ptr() + offset)
+        else:
+            values.append(0 if arg is None else arg)
     blocks = (*grid, *[1] * (3 - len(grid)))
     stream = torch.cuda.current_stream().cuda_stream
     function = _function(name, shared_bytes)
@@ -64,6 +73,9 @@ def launch(
         )
     )
     torch.cuda.synchronize()
-    for arg in args:
-        if isinstance(arg, Tensor):
-            arg.copy_(copies[id(arg)])
+    for key, storage in storages.items():
+        storage.copy_(copies[key])
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -3,7 +3,14 @@
 from itertools import product
 
 import torch
-from chairlift.kernels.cuda.sources import EXPERT_ROWS, HEAD_DIMS, STATE_KEYS, tile_rows
+from chairlift.kernels.cuda.sources import (
+    DECODE_ROWS,
+    EXPERT_ROWS,
+    GEMV_ROWS,
+    HEAD_DIMS,
+    STATE_KEYS,
+    tile_rows,
+)
 from chairlift.kernels.cuda.sources import kernel_name as instance
 
 BLOCK_SIZE = 16
@@ -22,7 +29,8 @@ def every_instance() -> list[str]:
     names = _elementwise()
     pairs = [(t, kv) for t in (BF16, F16) for kv in (t, F8)]
     for (t, kv), head_dim in product(pairs, HEAD_DIMS):
-        names += [instance(k, t, kv, head_dim) for k in ("kv_write", "paged_decode")]
+        names.append(instance("kv_write", t, kv, head_dim))
+        names += [instance("paged_decode", t, kv, head_dim, rows) for rows in DECODE_ROWS]
         names += [instance("paged_prefill", t, kv, head_dim, m) for m in tile_rows(head_dim)]
     return [*names, *map(instance, _PLAIN)]
 
@@ -33,7 +41,7 @@ def tested_instances() -> list[str]:
     names += [instance("kv_write", t, t, d) for t in (BF16, F16) for d in HEAD_DIMS]
     names += [instance("kv_write", BF16, F8, 128)]
     kv = [*((BF16, BF16, head_dim) for head_dim in HEAD_DIMS), *OTHER_TYPES]
-    names += [instance("paged_decode", *k) for k in kv]
+    names += [instance("paged_decode", *k, rows) for k in kv for rows in DECODE_ROWS]
     names += [instance("paged_prefill", *k, 64) for k in kv]
     names += [instance("paged_prefill", *k, 128) for k in kv if k[2] in (64, 128)]
     return [*names, *map(instance, _PLAIN)]
@@ -43,6 +51,7 @@ def _elementwise() -> list[str]:
     kernels = ("norm", "activate", "sample")
     names = [instance(kernel, dtype) for kernel in kernels for dtype in (F32, BF16, F16)]
     names += [instance("sum_experts", dtype) for dtype in (BF16, F16)]
+    names += [instance("gemv", dtype, rows) for dtype in (BF16, F16) for rows in GEMV_ROWS]
     layers = product(("expert_gate_up", "expert_down"), (BF16, F16), EXPERT_ROWS)
     names += [instance(*layer) for layer in layers]
     names += [instance(k, t) for k in ("causal_conv", "gated_norm") for t in (BF16, F16)]

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from tests.cuda.emulated_device import EmulatedEngine
+from tests.cuda.gpu_device import ON_GPU, GpuEngine
 from tests.engine.drive import assert_empty, greedy, run, token_ids
 from tests.engine.tiny_model import write_tokenizer
 from tests.model import gemma_table
@@ -100,7 +101,8 @@ def write(folder, architecture):
 
 def make(folder, **settings):
     defaults = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 400}
-    return EmulatedEngine(folder, **{**defaults, "kv_cache_memory": 1 << 24, **settings})
+    engine = GpuEngine if ON_GPU else EmulatedEngine
+    return engine(folder, **{**defaults, "kv_cache_memory": 1 << 24, **settings})
 
 
 def prompts(*lengths):

@@ -10,6 +10,7 @@ from chairlift.engine.engine import Engine
 from chairlift.engine.runner.device_runner import padded_sizes
 
 from tests.cuda.emulated_device import EmulatedEngine
+from tests.cuda.gpu_device import needs_emulation
 from tests.cuda.small_models import NUM_TOKENS, assert_likely, make, prompts, requests
 from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
 
@@ -160,6 +161,7 @@ def test_the_guilty_fail_alone(llama):
     assert_empty(engine)
 
 
+@needs_emulation
 def test_a_device_that_fails_whatever_it_is_given_takes_the_engine_down(llama):
     engine = make(llama[0])
 

@@ -15,6 +15,7 @@ from chairlift.api.types import (
     Tokens,
 )
 
+from tests.cuda.gpu_device import needs_emulation
 from tests.cuda.small_models import GAPS, assert_likely, make, prompts, requests
 from tests.engine.drive import assert_empty, drain, end, greedy, run, text, token_ids
 
@@ -170,6 +171,7 @@ def test_candidates_are_those_of_the_reference(llama):
     assert all(e.logprobs is None for e in mate if isinstance(e, Tokens))
 
 
+@needs_emulation
 def test_the_guilty_fail_alone_and_the_others_keep_their_histories(llama):
     folder, reference = llama
     texts = prompts(9, 30, 14)

@@ -14,10 +14,11 @@ from tests.cuda.instantiations import BF16, F8, F16, F32, every_instance, instan
 
 SAMPLES = [
     instance("paged_prefill", BF16, BF16, 64, 64),
-    instance("paged_decode", BF16, F8, 128),
+    instance("paged_decode", BF16, F8, 128, 16),
     instance("sample", F32),
     instance("kv_write", BF16, F8, 128),
     instance("norm", BF16),
+    instance("gemv", BF16, 4),
     instance("activate", F16),
     *map(instance, ("copy_blocks", "gather_tokens", "scatter_tokens", "sample_options")),
     *map(instance, ("route_experts", "group_by_expert")),
@@ -52,7 +53,7 @@ def test_every_kernel_compiles_and_fits_the_registers(architecture: str) -> None
 LARGEST = [
     instance("paged_prefill", BF16, BF16, 128, 128),
     instance("paged_prefill", BF16, BF16, 512, 64),
-    instance("paged_decode", BF16, BF16, 512),
+    instance("paged_decode", BF16, BF16, 512, 8),
 ]
 """The largest tile, and the largest heads."""
 

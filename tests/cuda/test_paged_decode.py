@@ -3,6 +3,7 @@
 import pytest
 import torch
 from chairlift.kernels.cuda.ops import attention_parts, decode_block, partial_width
+from chairlift.kernels.cuda.sources import DECODE_ROWS
 from torch import Tensor
 
 from tests.cuda.conftest import Launch, launch_emulated
@@ -12,16 +13,21 @@ from tests.cuda.paged_batch import PagedBatch
 
 
 def work_list(batch: PagedBatch, split_len: int) -> list[list[int]]:
-    """Sequence, KV head, first token and index of each split."""
+    """The words of each split; see `_core.attention_work`."""
     work = []
-    for index, (length, count) in enumerate(zip(batch.seq_lens, batch.num_queries, strict=True)):
+    rows = zip(batch.rows.tolist(), batch.starts.tolist(), strict=False)
+    lengths = zip(batch.seq_lens, batch.num_queries, strict=True)
+    for (line, start), (length, count) in zip(rows, lengths, strict=False):
         oldest = max(0, length - count - batch.window + 1) if batch.window else 0
-        own = min(128, split_len)
+        own = min(256, split_len)
         while own < split_len and length > 16 * own:
             own *= 2
         splits = range(oldest // own, (length - 1) // own + 1) if length else range(0)
         for head in range(batch.num_kv_heads):
-            work += [[index, head, split * own, split - splits[0]] for split in splits]
+            work += [
+                [line, head, split * own, split - splits[0], start, count, length, 0]
+                for split in splits
+            ]
     return work
 
 
@@ -29,8 +35,9 @@ def decode(
     run: Launch,
     batch: PagedBatch,
     num_ctas: int = 3,
-    split_len: int = 128,
+    split_len: int = 512,
     fewer_bytes: int = 0,
+    tile_rows: int | None = None,
 ) -> Tensor:
     work = work_list(batch, split_len)
     query = guarded(torch.cat(batch.query))
@@ -38,17 +45,18 @@ def decode(
     most_rows = max(batch.num_queries) * batch.group
     width = partial_width(batch.head_dim)
     workspace = guarded(torch.full((len(work), most_rows, width), torch.nan))
-    counters = guarded(torch.zeros(len(batch.seq_lens), batch.num_kv_heads, dtype=torch.int32))
+    lines = len(batch.block_table)
+    counters = guarded(torch.zeros(lines, batch.num_kv_heads, dtype=torch.int32))
     int32 = {"dtype": torch.int32}
-    arguments = [out, query, batch.cache, guarded(batch.block_table), guarded(batch.rows)]
-    arguments += [guarded(batch.starts), guarded(torch.tensor(batch.seq_lens, **int32))]
+    arguments = [out, query, batch.cache, guarded(batch.block_table)]
     arguments += [guarded(torch.tensor(work, **int32)), torch.tensor([len(work)], **int32)]
     arguments += [workspace, counters, batch.sinks, batch.kv_scales, out.stride(0), query.stride(0)]
     arguments += [batch.num_heads, batch.num_kv_heads, batch.num_blocks, batch.heads_per_block]
     arguments += [batch.block_table.shape[1], split_len, batch.window, most_rows]
     arguments += [batch.scale, batch.softcap]
-    name = instance("paged_decode", batch.dtype, batch.kv_dtype, batch.head_dim)
-    num_threads, shared_bytes = decode_block(batch.head_dim)
+    tile_rows = tile_rows or next(rows for rows in DECODE_ROWS if rows >= most_rows)
+    name = instance("paged_decode", batch.dtype, batch.kv_dtype, batch.head_dim, tile_rows)
+    num_threads, shared_bytes = decode_block(batch.head_dim, tile_rows)
     run(
         name,
         (num_ctas, attention_parts(batch.head_dim)),
@@ -60,7 +68,7 @@ def decode(
     return out
 
 
-RAGGED = [1, 15, 16, 17, 64, 128, 129, 300]
+RAGGED = [1, 15, 16, 17, 64, 128, 129, 257, 600]
 
 
 @pytest.mark.parametrize(
@@ -120,16 +128,17 @@ def test_any_number_of_splits(
 
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 256, 512])
 def test_uses_all_the_shared_memory_that_it_asks_for(head_dim: int) -> None:
-    batch = PagedBatch([200], [1], (2, 1), head_dim)
+    batch = PagedBatch([300], [1], (2, 1), head_dim)
     with pytest.raises(EmulationError):
         decode(launch_emulated, batch, fewer_bytes=16)
 
 
 @pytest.mark.parametrize("head_dim", [128, 512])
 def test_bits_of_a_sequence_do_not_depend_on_the_batch(run: Launch, head_dim: int) -> None:
-    batch = PagedBatch([300, 17, 129, 64], [1, 2, 1, 1], (4, 2), head_dim)
+    batch = PagedBatch([600, 17, 257, 64], [1, 2, 1, 1], (4, 2), head_dim)
     together = decode(run, batch)
     assert torch.equal(decode(run, batch, num_ctas=40), together)
+    assert torch.equal(decode(run, batch, tile_rows=16), together)
     for index, part in enumerate(together.split(batch.num_queries)):
         assert torch.equal(decode(run, batch.alone(index), num_ctas=2), part)
 
@@ -165,7 +174,7 @@ def test_no_work_at_all_is_no_work(run: Launch) -> None:
 )
 def test_turns_of_the_threads_change_nothing(head_dim: int, kv_dtype: torch.dtype) -> None:
     dtype = torch.float16 if kv_dtype == F8 else kv_dtype
-    batch = PagedBatch([300, 31], [1, 3], (4, 2), head_dim, dtype, kv_dtype)
+    batch = PagedBatch([600, 31], [1, 3], (4, 2), head_dim, dtype, kv_dtype)
     expected = decode(launch_emulated, batch)
-    with reversed_turns(instance("paged_decode", dtype, kv_dtype, head_dim)):
+    with reversed_turns(instance("paged_decode", dtype, kv_dtype, head_dim, 8)):
         assert torch.equal(decode(launch_emulated, batch), expected)

@@ -258,6 +258,7 @@ def test_a_step_that_cannot_be_cut_is_a_value_error_and_takes_no_memory(starts, 
     cut = {"num_kv_heads": 1, "group": 1, "split_len": 64, "decode_rows": 0, "tile_rows": 64}
     with pytest.raises(ValueError, match="^" + message):
         _core.attention_work(
+            torch.tensor([0], dtype=torch.int32),
             torch.tensor(starts, dtype=torch.int32),
             torch.tensor([2**31 - 1], dtype=torch.int32),
             torch.zeros(4, dtype=torch.int32),

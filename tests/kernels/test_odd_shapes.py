@@ -202,9 +202,10 @@ def run_plan(d: Draw) -> None:
 
 def run_attention_work(d: Draw) -> None:
     _core.attention_work(
+        d.ints("R"),
         d.starts("R", "T"),
         d.ints("R"),
-        d.ints("W*4"),
+        d.ints("W*8"),
         d.ints("W*3"),
         num_kv_heads=d.number(),
         group=d.number(),

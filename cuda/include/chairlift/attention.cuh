@@ -32,6 +32,15 @@ struct PackedQueries {
   int group;
   int window;  // a token sees itself and the window - 1 before it; 0: all
 
+  PackedQueries() = default;
+  __device__ __forceinline__ PackedQueries(int begin, int num_queries, int seq_len, int head,
+                                           int group, int window)
+      : begin(begin),
+        num_queries(num_queries),
+        seq_len(seq_len),
+        kv_head(head),
+        group(group),
+        window(window) {}
   __device__ __forceinline__ PackedQueries(const int* query_start_loc, const int* seq_lens,
                                            int sequence, int head, int group, int window)
       : begin(query_start_loc[sequence]),

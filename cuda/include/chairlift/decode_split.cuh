@@ -1,41 +1,36 @@
 // Begin and end of a work item of paged_decode: its tokens, and where its result goes.
 #pragma once
 
-#include "chairlift/attention.cuh"
+#include "chairlift/decode_tile.cuh"
 
 namespace chairlift {
 
-// The rows of a tensor-core tile: num_queries * group of a sequence.
-constexpr int kDecodeRows = 16;
-
 // How a block shares an item. A slot holds keys and values of 16 tokens of 16-bit elements or of
-// 32 tokens of float8; or a warp's o, [16, kColumns] in float32, which takes no more.
-template <typename KV, int kHeadDim>
+// 32 tokens of float8; or a warp's o, [kRows, kColumns] in float32, which takes no more.
+template <typename KV, int kHeadDim, int kRows>
 struct DecodeShape {
   static constexpr int kWarps = kHeadDim > 256 ? 1 : kHeadDim > 128 ? 2 : 4;
-  static constexpr int kStages = kHeadDim > 128 ? 2 : kHeadDim > 64 ? 3 : 4;
+  static constexpr int kStages = kHeadDim > 96 ? 2 : 3;
   static constexpr int kNumThreads = 32 * kWarps;
+  static constexpr int kQueryTiles = kRows / 8;
   static constexpr int kColumns = kColumnsOfPart<kHeadDim>;  // of values, and of o
   static constexpr int kSlotTokens = 32 / sizeof(KV);
   static constexpr int kKeyBytes = kSlotTokens * kHeadDim * sizeof(KV);
   static constexpr int kSlotBytes = kKeyBytes + kSlotTokens * kColumns * sizeof(KV);
   static constexpr int kTileTokens = kWarps * kSlotTokens;
   // The queries stay in registers up to head_dim 128.
-  static constexpr int kQueryBytes = kHeadDim > 128 ? kDecodeRows * kHeadDim * 2 : 0;
+  static constexpr int kQueryBytes = kHeadDim > 128 ? kRows * kHeadDim * 2 : 0;
   static constexpr int kRingBytes = kWarps * kStages * kSlotBytes;
-  static constexpr int kStateBytes = kWarps * kDecodeRows * 2 * 4;  // m and d
+  static constexpr int kStateBytes = kWarps * kRows * 2 * 4;  // m and d
   static constexpr int kSharedBytes = kRingBytes + kQueryBytes + kStateBytes + 16;
 };
 
-constexpr int kLeastSplit = 128;
+constexpr int kLeastSplit = 256;
 constexpr int kManySplits = 16;  // where a row would have more, they become longer
 
 // The step as the host describes it.
 struct DecodeBatch {
   const int* block_table;
-  const int* rows;
-  const int* query_start_loc;
-  const int* seq_lens;
   const int* work;
   int num_work;
   int max_blocks_per_row;
@@ -50,15 +45,26 @@ struct DecodeBatch {
     while (own < split_len && seq_len > kManySplits * own) own = min(2 * own, split_len);
     return own;
   }
-  __device__ __forceinline__ int block_of(int sequence, int block) const {
-    return block_table[static_cast<long long>(rows[sequence]) * max_blocks_per_row + block];
+};
+
+// An item of the work list as it is in memory. It says all that the item needs, so that nothing but
+// its blocks waits for its words; these are asked for while the item before it is computed.
+struct WorkItem {
+  int4 what;   // line of the block table, KV head, first token of the split, index of the split
+  int4 whose;  // first query in the batch, queries, tokens of the row, 0
+
+  static __device__ __forceinline__ WorkItem load(const DecodeBatch& batch, int item) {
+    if (item >= batch.num_work) return {};
+    const int4* words =
+        reinterpret_cast<const int4*>(batch.work) + 2 * static_cast<long long>(item);
+    return {words[0], words[1]};
   }
 };
 
 // One item of the work list: the tokens oldest .. end - 1 of a split of its row.
 struct Split {
-  int sequence;
-  int kv_head;
+  PackedQueries packed;
+  int line;  // of the block table
   int begin;
   int end;
   int oldest;  // not before begin
@@ -67,14 +73,13 @@ struct Split {
   int num_splits;
 
   Split() = default;
-  __device__ __forceinline__ Split(const DecodeBatch& batch, int item) : work(item) {
-    const int4 entry = reinterpret_cast<const int4*>(batch.work)[item];
-    sequence = entry.x;
-    kv_head = entry.y;
-    begin = entry.z;
-    index = entry.w;
-    const PackedQueries packed(batch.query_start_loc, batch.seq_lens, sequence, kv_head,
-                               batch.group, batch.window);
+  __device__ __forceinline__ Split(const DecodeBatch& batch, int item, const WorkItem& words)
+      : packed(words.whose.x, words.whose.y, words.whose.z, words.what.y, batch.group,
+               batch.window),
+        line(words.what.x),
+        begin(words.what.z),
+        work(item),
+        index(words.what.w) {
     const int split_len = batch.split_len_of(packed.seq_len);
     end = min(begin + split_len, packed.seq_len);
     oldest = max(begin, packed.oldest(0));
@@ -82,22 +87,22 @@ struct Split {
   }
 };
 
-// The block's shared memory:  slots [kWarps][kStages] | query | m and d [kWarps][16] | one flag
-template <typename KV, int kHeadDim>
+// The block's shared memory:  slots [kWarps][kStages] | query | m and d [kWarps][kRows] | one flag
+template <typename KV, int kHeadDim, int kRows>
 struct DecodeMemory {
-  using Shape = DecodeShape<KV, kHeadDim>;
+  using Shape = DecodeShape<KV, kHeadDim, kRows>;
 
   // A slot of this warp, or of another.
   __device__ __forceinline__ unsigned char* slot(int stage, int warp = threadIdx.x / 32) const {
     return dynamic_shared() + (warp * Shape::kStages + stage) * Shape::kSlotBytes;
   }
-  __device__ __forceinline__ uint4* query() const {
-    return reinterpret_cast<uint4*>(dynamic_shared() + Shape::kRingBytes);
+  __device__ __forceinline__ unsigned* query() const {
+    return reinterpret_cast<unsigned*>(dynamic_shared() + Shape::kRingBytes);
   }
   // m and d of a warp's row.
   __device__ __forceinline__ float* state(int warp, int row) const {
     return reinterpret_cast<float*>(dynamic_shared() + Shape::kRingBytes + Shape::kQueryBytes) +
-           2 * (warp * kDecodeRows + row);
+           2 * (warp * kRows + row);
   }
   __device__ __forceinline__ int* flag() const {
     return reinterpret_cast<int*>(state(Shape::kWarps, 0));
@@ -106,7 +111,7 @@ struct DecodeMemory {
   // fragment write to different banks.
   __device__ __forceinline__ float* o(int stage, int warp, int row, int column) const {
     return reinterpret_cast<float*>(slot(stage, warp)) + row * Shape::kColumns +
-           (column ^ (row % 4 * 8));
+           (column ^ (row / 2 % 4 * 8));
   }
 };
 
@@ -143,14 +148,13 @@ struct SplitOutput {
 };
 
 // True for every thread of the block that finishes the last part of the last split of this
-// sequence and KV head. What the other blocks wrote before is then visible.
+// sequence and KV head. What the other blocks wrote before is then visible. A barrier comes before.
 template <typename T>
 __device__ __forceinline__ bool is_last_split(const SplitOutput<T>& output, const Split& split,
                                               int* flag) {
-  __threadfence();  // this thread's part of the partial result, before the count
-  __syncthreads();
   if (threadIdx.x == 0) {
-    int* counter = output.counters + split.sequence * output.num_kv_heads + split.kv_head;
+    __threadfence();  // the partial results of the block are seen by those that see the count
+    int* counter = output.counters + split.line * output.num_kv_heads + split.packed.kv_head;
     *flag = atomicAdd(counter, 1) == split.num_splits * static_cast<int>(gridDim.y) - 1;
     if (*flag) *counter = 0;  // no other block counts before the next launch
     __threadfence();
@@ -164,9 +168,8 @@ constexpr int kSplitsAtOnce = 8;
 
 // Merges the partial results of all splits, left to right, and writes the output.
 template <int kHeadDim, typename T>
-__device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, const Split& split,
-                                               const PackedQueries& packed) {
-  __threadfence();
+__device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, const Split& split) {
+  const PackedQueries& packed = split.packed;
   for (int i = threadIdx.x; i < packed.num_rows() * (kHeadDim / 4); i += blockDim.x) {
     const int row = i / (kHeadDim / 4), column = i % (kHeadDim / 4) * 4;
     auto state = SoftmaxState<4>::empty();
@@ -191,28 +194,32 @@ __device__ __forceinline__ void combine_splits(const SplitOutput<T>& output, con
 // Merges the states of the block's warps, which are those of tokens at fixed positions of the
 // split, and writes the output, or what other splits will be merged with. `stage` is a slot of each
 // warp that nothing is copied to.
-template <typename T, typename KV, int kHeadDim, int kColumns>
-__device__ __forceinline__ void write_split(const SplitOutput<T>& output,
-                                            const DecodeMemory<KV, kHeadDim>& memory, int stage,
-                                            SoftmaxFragment<kColumns>& fragment, const Split& split,
-                                            const PackedQueries& packed) {
-  using F = Fragments<T, KV, kColumns>;
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
-  fragment.share();
+template <typename T, typename KV, int kHeadDim, int kRows>
+__device__ __forceinline__ void write_split(
+    const SplitOutput<T>& output, const DecodeMemory<KV, kHeadDim, kRows>& memory, int stage,
+    SoftmaxColumns<kColumnsOfPart<kHeadDim>, kRows / 8>& columns, const Split& split) {
+  constexpr int kColumns = kColumnsOfPart<kHeadDim>;
+  const PackedQueries& packed = split.packed;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  columns.share();
   __syncwarp();  // all lanes have read their keys and values from the slot
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = g + 8 * r;
-    if (threadIdx.x % 4 == 0) {
-      memory.state(warp, row)[0] = fragment.m[r];
-      memory.state(warp, row)[1] = fragment.d[r];
+  for (int n = 0; n < kRows / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = 8 * n + lane % 4 * 2 + i;
+      if (row >= packed.num_rows()) continue;
+      if (lane < 4) {
+        memory.state(warp, row)[0] = columns.m[n][i];
+        memory.state(warp, row)[1] = columns.d[n][i];
+      }
+#pragma unroll
+      for (int tile = 0; tile < kColumns / 16; ++tile)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          *memory.o(stage, warp, row, TileOperand<T, KV, kColumns>::coordinate(tile, half)) =
+              columns.o[tile][n][2 * half + i];
     }
-#pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        *memory.o(stage, warp, row, F::result_coordinate(n, i)) = fragment.o[n][2 * r + i];
-  }
   __syncthreads();
 
   for (int i = threadIdx.x; i < packed.num_rows() * (kColumns / 4); i += blockDim.x) {
@@ -220,7 +227,7 @@ __device__ __forceinline__ void write_split(const SplitOutput<T>& output,
     const int column = first_column<kHeadDim>() + own;
     auto state = SoftmaxState<4>::empty();
 #pragma unroll
-    for (int w = 0; w < DecodeShape<KV, kHeadDim>::kWarps; ++w) {
+    for (int w = 0; w < DecodeShape<KV, kHeadDim, kRows>::kWarps; ++w) {
       const float4 o = *reinterpret_cast<const float4*>(memory.o(stage, w, row, own));
       state.merge({memory.state(w, row)[0], memory.state(w, row)[1], {o.x, o.y, o.z, o.w}});
     }
@@ -232,11 +239,9 @@ __device__ __forceinline__ void write_split(const SplitOutput<T>& output,
     *reinterpret_cast<float4*>(partial + column) = {state.o[0], state.o[1], state.o[2], state.o[3]};
     if (column == 0) partial[kHeadDim] = state.m, partial[kHeadDim + 1] = state.d;
   }
-  // Either way the slot is free after a barrier.
-  if (split.num_splits == 1)
-    __syncthreads();
-  else if (is_last_split(output, split, memory.flag()))
-    combine_splits<kHeadDim>(output, split, packed);
+  __syncthreads();  // the slots are free, and the partial result is written
+  if (split.num_splits > 1 && is_last_split(output, split, memory.flag()))
+    combine_splits<kHeadDim>(output, split);
 }
 
 }  // namespace chairlift

@@ -133,6 +133,14 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], const
                : "memory");
 }
 
+// Transposes an 8 x 8 matrix of 16-bit elements: lane 4 g + t gives row g, elements 2 t and 2 t +
+// 1, and gets rows 2 t and 2 t + 1 at element g.
+__device__ __forceinline__ unsigned transpose_matrix(unsigned pair) {
+  unsigned transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
 // c += a b for a 16 x 16, b 16 x 8, c 16 x 8, spread over the warp. With g = lane / 4 and
 // t = lane % 4:
 //

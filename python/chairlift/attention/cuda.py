@@ -66,7 +66,7 @@ TILE_ROWS = (64, 128)
 """Packed rows of a prefill tile: the larger reads less, the smaller can be shared out earlier."""
 
 _SPLIT_LEN = 512
-_MIN_SPLIT = 128
+_MIN_SPLIT = 256
 """Tokens of a split of a row with at most `_MANY_SPLITS` of them; longer rows have splits of twice
 the size, up to `_SPLIT_LEN`."""
 _MANY_SPLITS = 16
@@ -97,7 +97,7 @@ class CudaBackend(AttentionBackend):
 
         Args:
             limits: The limits that hold the work of every KV group.
-            max_num_seqs: Rows of a step.
+            max_num_seqs: Rows of a step; the block tables have one line more.
             num_kv_heads: The most KV heads of a layer.
             head_dim: The largest head of a layer.
         """
@@ -110,7 +110,7 @@ class CudaBackend(AttentionBackend):
             device=self.device,
         )
         self._counters = torch.zeros(
-            max_num_seqs * num_kv_heads, dtype=torch.int32, device=self.device
+            (max_num_seqs + 1) * num_kv_heads, dtype=torch.int32, device=self.device
         )
 
     def allocate(
@@ -232,11 +232,9 @@ class CudaBackend(AttentionBackend):
                 query,
                 cache,
                 table,
-                rows=metadata.rows,
-                query_start_loc=metadata.query_start_loc,
-                seq_lens=metadata.seq_lens,
                 work=work.splits,
                 num_work=work.num_splits,
+                num_rows=work.split_rows,
                 workspace=self._workspace,
                 counters=self._counters,
                 split_len=self._split_len,

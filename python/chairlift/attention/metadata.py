@@ -13,7 +13,9 @@ class AttentionWork:
     """
 
     splits: Tensor | None
-    """`[., 4]`: of rows with few queries; None where there are none."""
+    """`[., 8]`: of rows with few queries; None where there are none."""
+    split_rows: int
+    """The most packed rows of a row in `splits`."""
     num_splits: Tensor
     """`[1]`: how many of `splits` there are; only the device reads it."""
     tiles: Tensor

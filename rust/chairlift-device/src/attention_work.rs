@@ -3,8 +3,8 @@
 //! ```text
 //! a row with few queries: whole splits of its tokens, at absolute positions, for each KV head
 //!
-//!   token      0            s           2 s       seq_len    s is 128 at first, then what gives 16 splits, at most split_len
-//!              |  split 0   |  split 1   | split 2 |           -> decode:  (row, head, first token, split)
+//!   token      0            s           2 s       seq_len    s is 256 at first, then what gives 16 splits, at most split_len
+//!              |  split 0   |  split 1   | split 2 |           -> decode:  (line, head, first token, split, and the row)
 //!
 //! a row with many: tiles of its queries; `group` query heads share a KV head, so a query is `group` packed rows
 //!
@@ -19,10 +19,11 @@ use std::cmp::Reverse;
 
 use thiserror::Error;
 
-/// Integers of a piece of decode work: batch index, KV head, first token of the split, index of the split in its row.
-pub const WORK_WIDTH: usize = 4;
+/// Integers of a piece of decode work: line of the block table, KV head, first token of the split, index of the split in
+/// its row, first query in the batch, queries, tokens of the row, 0. So a kernel has all with one read.
+pub const WORK_WIDTH: usize = 8;
 /// Tokens of the shortest splits.
-const MIN_SPLIT: usize = 128;
+const MIN_SPLIT: usize = 256;
 /// Where a row would have more splits than this, they become longer.
 const MANY_SPLITS: usize = 16;
 /// Integers of a tile: batch index, KV head, first packed row.
@@ -49,6 +50,19 @@ pub struct Cut {
 pub struct Pieces {
     pub num_work: usize,
     pub num_tiles: usize,
+    /// The most packed rows of a row in the decode work.
+    pub work_rows: usize,
+}
+
+/// The rows of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Line of each row in the block tables.
+    pub lines: &'a [i32],
+    /// Where the queries of each row begin, and where those of the last end.
+    pub query_start_loc: &'a [i32],
+    /// Tokens of each row.
+    pub seq_lens: &'a [i32],
 }
 
 /// A step does not fit the buffers, or is none.
@@ -60,6 +74,8 @@ pub struct CutError(String);
 #[derive(Clone, Copy)]
 struct Span {
     index: i32,
+    line: i32,
+    first_query: i32,
     num_queries: usize,
     seq_len: usize,
 }
@@ -73,18 +89,17 @@ impl Cut {
     /// If the cut itself is none, the rows are not those of a step, or `tiles` is too short.
     pub fn cut(
         &self,
-        query_start_loc: &[i32],
-        seq_lens: &[i32],
+        rows: Rows<'_>,
         work: &mut [i32],
         tiles: &mut [i32],
     ) -> Result<Pieces, CutError> {
         self.check()?;
-        let mut spans = spans(query_start_loc, seq_lens)?;
+        let mut spans = spans(rows)?;
         // The padding of a batch has no work, however many heads there are.
         spans.retain(|span| span.num_queries > 0);
         spans.sort_unstable_by_key(|span| (Reverse(self.num_splits(*span)), span.index));
         let mut rest = work.chunks_exact_mut(WORK_WIDTH);
-        let mut num_work = 0;
+        let (mut num_work, mut work_rows) = (0, 0);
         let mut large = Vec::new();
         for span in spans {
             let count = self.num_splits(span) * self.num_kv_heads;
@@ -93,11 +108,16 @@ impl Cut {
                 continue;
             }
             num_work += count;
+            work_rows = work_rows.max(span.num_queries * self.group);
             let (first, split_len) = (self.first_split(span), self.own_split_len(span));
             for head in 0..self.num_kv_heads {
                 for (split, entry) in (0..self.num_splits(span)).zip(rest.by_ref()) {
                     let token = (first + split) * split_len;
-                    entry.copy_from_slice(&[span.index, head as i32, token as i32, split as i32]);
+                    let place = [span.line, head as i32, token as i32, split as i32];
+                    let row = [span.num_queries as i32, span.seq_len as i32, 0];
+                    entry[..4].copy_from_slice(&place);
+                    entry[4] = span.first_query;
+                    entry[5..].copy_from_slice(&row);
                 }
             }
         }
@@ -105,6 +125,7 @@ impl Cut {
         Ok(Pieces {
             num_work,
             num_tiles,
+            work_rows,
         })
     }
 
@@ -204,7 +225,18 @@ impl Cut {
     }
 }
 
-fn spans(query_start_loc: &[i32], seq_lens: &[i32]) -> Result<Vec<Span>, CutError> {
+fn spans(rows: Rows<'_>) -> Result<Vec<Span>, CutError> {
+    let Rows {
+        lines,
+        query_start_loc,
+        seq_lens,
+    } = rows;
+    if lines.len() != seq_lens.len() {
+        let (expected, got) = (seq_lens.len(), lines.len());
+        return Err(CutError(format!(
+            "rows: expected {expected} entries, got {got}"
+        )));
+    }
     let (expected, got) = (seq_lens.len() + 1, query_start_loc.len());
     if got != expected {
         return Err(CutError(format!(
@@ -216,6 +248,8 @@ fn spans(query_start_loc: &[i32], seq_lens: &[i32]) -> Result<Vec<Span>, CutErro
         let seq_len = usize::try_from(seq_len).ok()?;
         (num_queries <= seq_len).then_some(Span {
             index: index as i32,
+            line: lines[index],
+            first_query: starts[0],
             num_queries,
             seq_len,
         })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chairlift_device::attention_work::{Cut, Pieces, TILE_WIDTH, WORK_WIDTH};
+use chairlift_device::attention_work::{Cut, CutError, Pieces, Rows, TILE_WIDTH, WORK_WIDTH};
 use proptest::prelude::*;
 
 const CUT: Cut = Cut {
@@ -14,12 +14,27 @@ const CUT: Cut = Cut {
     window: 0,
 };
 
-/// Rows as (queries, tokens); gives work and tiles as entries.
+/// Where an entry of the work is: line of the row, KV head, first token, index of the split.
+type Place = [i32; 4];
+
+/// Rows as (queries, tokens), each at the line of its index; gives work and tiles as entries.
 fn cut(
     how: &Cut,
     rows: &[(usize, usize)],
     work_room: usize,
+) -> (Vec<Place>, Vec<[i32; TILE_WIDTH]>) {
+    let (work, tiles) = cut_whole(how, rows, work_room);
+    let place = |entry: &[i32; WORK_WIDTH]| [entry[0], entry[1], entry[2], entry[3]];
+    (work.iter().map(place).collect(), tiles)
+}
+
+/// The same with whole entries.
+fn cut_whole(
+    how: &Cut,
+    rows: &[(usize, usize)],
+    work_room: usize,
 ) -> (Vec<[i32; WORK_WIDTH]>, Vec<[i32; TILE_WIDTH]>) {
+    let lines: Vec<_> = (0..rows.len() as i32).collect();
     let (mut query_start_loc, mut at) = (vec![0], 0);
     for (queries, _) in rows {
         at += *queries as i32;
@@ -28,13 +43,20 @@ fn cut(
     let seq_lens: Vec<_> = rows.iter().map(|row| row.1 as i32).collect();
     let mut work = vec![-7; work_room * WORK_WIDTH];
     let mut tiles = vec![-7; 4096 * TILE_WIDTH];
-    let pieces = how
-        .cut(&query_start_loc, &seq_lens, &mut work, &mut tiles)
-        .expect("a step");
+    let step = Rows {
+        lines: &lines,
+        query_start_loc: &query_start_loc,
+        seq_lens: &seq_lens,
+    };
+    let pieces = how.cut(step, &mut work, &mut tiles).expect("a step");
     let Pieces {
         num_work,
         num_tiles,
+        work_rows,
     } = pieces;
+    let packed = work.chunks(WORK_WIDTH).take(num_work);
+    let max_rows = packed.map(|entry| entry[5] as usize * how.group).max();
+    assert_eq!(work_rows, max_rows.unwrap_or(0));
     assert!(work[num_work * WORK_WIDTH..].iter().all(|&n| n == -7));
     (
         work.as_chunks().0[..num_work].to_vec(),
@@ -50,6 +72,13 @@ fn a_decode_is_cut_into_splits_and_the_longest_row_comes_first() {
     assert_eq!(work[..6], expected);
     assert_eq!(work[6..], [[0, 0, 0, 0], [0, 1, 0, 0]]);
     assert!(tiles.is_empty());
+}
+
+#[test]
+fn an_entry_says_all_of_its_row() {
+    let (work, _) = cut_whole(&CUT, &[(1, 5), (3, 40)], 64);
+    assert_eq!(work[0], [0, 0, 0, 0, 0, 1, 5, 0]);
+    assert_eq!(work[3], [1, 1, 0, 0, 1, 3, 40, 0]);
 }
 
 #[test]
@@ -85,16 +114,35 @@ fn what_is_no_step_is_refused() {
     let mut room = [0; 64];
     let mut more = [0; 64];
     let mut refuses =
-        |starts: &[i32], lens: &[i32]| CUT.cut(starts, lens, &mut room, &mut more).is_err();
+        |starts: &[i32], lens: &[i32]| refused(&[0], starts, lens, &mut room, &mut more).is_err();
     assert!(refuses(&[0], &[1]));
     assert!(refuses(&[0, 2], &[1]));
     assert!(refuses(&[2, 0], &[3]));
     assert!(refuses(&[0, 1], &[-1]));
     let starts = [0, 100];
     assert!(
-        CUT.cut(&starts, &[100], &mut [], &mut [0; 3]).is_err(),
+        refused(&[0], &starts, &[100], &mut [], &mut [0; 3]).is_err(),
         "no room for its tiles"
     );
+    assert!(
+        refused(&[], &starts, &[100], &mut [0; 64], &mut [0; 64]).is_err(),
+        "a row without a line"
+    );
+}
+
+fn refused(
+    lines: &[i32],
+    query_start_loc: &[i32],
+    seq_lens: &[i32],
+    work: &mut [i32],
+    tiles: &mut [i32],
+) -> Result<Pieces, CutError> {
+    let rows = Rows {
+        lines,
+        query_start_loc,
+        seq_lens,
+    };
+    CUT.cut(rows, work, tiles)
 }
 
 fn step() -> impl Strategy<Value = (Cut, Vec<(usize, usize)>, usize)> {
@@ -135,7 +183,7 @@ proptest! {
                 prop_assert_eq!(mine.len(), expected, "a row is cut one way");
                 if let (Some(first), Some(last)) = (splits.first(), splits.last()) {
                     let seen = if how.window == 0 { 0 } else { (seq_len - queries + 1).saturating_sub(how.window) };
-                    let own = if how.split_len == 128 || seq_len <= 2048 { 128 } else if seq_len <= 4096 { 256 } else { 512 };
+                    let own = if how.split_len == 128 { 128 } else if seq_len <= 4096 { 256 } else { 512 };
                     prop_assert_eq!(first.0 as usize, seen / own * own);
                     prop_assert!((last.0 as usize) < seq_len && last.0 as usize + own >= seq_len);
                     prop_assert!(splits.windows(2).all(|pair| pair[1].0 == pair[0].0 + own as i32));
@@ -161,7 +209,12 @@ proptest! {
 #[test]
 fn a_step_that_is_none_is_an_error_and_takes_no_memory() {
     let refused = |how: &Cut, starts: &[i32], seq_lens: &[i32]| {
-        let error = how.cut(starts, seq_lens, &mut [], &mut [0; 12]);
+        let rows = Rows {
+            lines: &[0],
+            query_start_loc: starts,
+            seq_lens,
+        };
+        let error = how.cut(rows, &mut [], &mut [0; 12]);
         error.expect_err("no step").to_string()
     };
     let long = i32::MAX;

@@ -170,6 +170,20 @@ void load_matrices(std::uint32_t (&r)[4], const void* row, bool is_transposed) {
   std::copy(out, out + 4, r);
 }
 
+std::uint32_t transpose_matrix(std::uint32_t pair) {
+  const auto transposed = [](Exchange& e, std::uint32_t) {
+    for (int lane = 0; lane < 32; ++lane) {
+      const int element = lane / 4, first = lane % 4 * 2;
+      e.out[lane][0] = 0;
+      for (int half = 0; half < 2; ++half) {
+        const std::uint32_t word = e.in[4 * (first + half) + element / 2][0];
+        e.out[lane][0] |= (word >> (16 * (element % 2)) & 0xffff) << (16 * half);
+      }
+    }
+  };
+  return *collective("movmatrix.trans", ~0u, &pair, 1, transposed);
+}
+
 namespace {
 
 // m16n8k16, row by column. Lane 4 g + t holds, of A, rows g and g + 8, of B, column g, both at

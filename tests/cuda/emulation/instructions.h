@@ -17,6 +17,8 @@ void wait_copies(int num_left);
 // A lane reads the row that it names as it arrives, not when the others are there.
 void load_matrices(std::uint32_t (&r)[4], const void* row, bool is_transposed);
 
+std::uint32_t transpose_matrix(std::uint32_t pair);
+
 enum class Element { bfloat16, float16 };
 void multiply_accumulate(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                          std::uint32_t b1, Element element);
@@ -84,6 +86,8 @@ inline void load_matrices(unsigned (&r)[4], const void* row) {
 inline void load_matrices_transposed(unsigned (&r)[4], const void* row) {
   emulation::load_matrices(r, row, true);
 }
+
+inline unsigned transpose_matrix(unsigned pair) { return emulation::transpose_matrix(pair); }
 
 template <typename T>
 void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {

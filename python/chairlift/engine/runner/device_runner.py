@@ -45,6 +45,8 @@ class _Pass(NamedTuple):
     num_samples: int
     num_splits: list[int]
     """Splits of each KV group."""
+    split_rows: list[int]
+    """The most packed rows of a row in the splits of each KV group."""
     num_tiles: list[int]
     tile_rows: int
 
@@ -282,10 +284,11 @@ class DeviceRunner(ModelRunner):
         self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
     ) -> _Pass:
         """Split the attention of each KV group into work items."""
-        counts: tuple[list[int], list[int]] = [], []
+        counts: tuple[list[int], list[int], list[int]] = [], [], []
         tile_rows = self._tile_rows(num_tokens)
         for group, (window, sizes) in enumerate(self._groups):
-            num_splits, num_tiles = _core.attention_work(
+            num_splits, num_tiles, split_rows = _core.attention_work(
+                host.rows[:num_rows],
                 host.query_start_loc[: num_rows + 1],
                 host.seq_lens[:num_rows],
                 host.splits[group],
@@ -298,8 +301,8 @@ class DeviceRunner(ModelRunner):
                 window=window or 0,
             )
             host.num_splits[group] = num_splits
-            counts[0].append(num_splits)
-            counts[1].append(num_tiles)
+            for part, count in zip(counts, (num_splits, split_rows, num_tiles), strict=True):
+                part.append(count)
         if padded:
             num_rows = num_tokens = num_samples = padded
         return _Pass(num_rows, num_tokens, num_samples, *counts, tile_rows)
@@ -333,12 +336,13 @@ class DeviceRunner(ModelRunner):
             work=tuple(
                 AttentionWork(
                     splits=device.splits[group] if num_splits else None,
+                    split_rows=split_rows,
                     num_splits=device.num_splits[group],
                     tiles=device.tiles[group, :num_tiles],
                     tile_rows=step.tile_rows,
                 )
-                for group, (num_splits, num_tiles) in enumerate(
-                    zip(step.num_splits, step.num_tiles, strict=True)
+                for group, (num_splits, split_rows, num_tiles) in enumerate(
+                    zip(step.num_splits, step.split_rows, step.num_tiles, strict=True)
                 )
             ),
         )
@@ -361,10 +365,11 @@ class DeviceRunner(ModelRunner):
         self._staging.upload(0, host.end_of_splits([0] * self._shape.num_kv_groups))
         some = [1] * self._shape.num_kv_groups
         none = [0] * self._shape.num_kv_groups
+        heads = [sizes.queries_per_kv_head for _, sizes in self._groups]
         captured = {}
         recorder = self._accelerator.recorder()
         for done, size in enumerate(reversed(sizes), start=1):
-            step = _Pass(size, size, size, some, none, min(TILE_ROWS))
+            step = _Pass(size, size, size, some, heads, none, min(TILE_ROWS))
             captured[size] = _Recorded(
                 recorder.capture(partial(self._compute, step)),
                 recorder.capture(partial(self._draws.launch, size)),

@@ -89,12 +89,12 @@ class Inputs(InputBuffers):
     tiles: Tensor
     """`[G, max_tiles, 3]`"""
     splits: Tensor
-    """`[G, max_splits, 4]`"""
+    """`[G, max_splits, 8]`"""
 
     def end_of_splits(self, counts: list[int]) -> int:
         """Return the byte at which the memory ends that so many splits of each group take."""
         group = max((g for g, count in enumerate(counts) if count), default=0)
-        return _offset(self.splits) + self.splits[:group].nbytes + 16 * counts[group]
+        return _offset(self.splits) + self.splits[:group].nbytes + 32 * counts[group]
 
 
 class Staging:
@@ -130,7 +130,7 @@ class Staging:
             *((shape, int32) for shape in InputBuffers.shapes(r, t, groups, s)),
             *(((s,), dtype) for dtype in (int32, float32, int32, float32, float32)),
             *(((s,), dtype) for dtype in (torch.int64, int32, int32)),
-            *(((groups, *rest), int32) for rest in ((1,), (max_tiles, 3), (max_splits, 4))),
+            *(((groups, *rest), int32) for rest in ((1,), (max_tiles, 3), (max_splits, 8))),
         ]
         sizes = [_aligned(prod(shape) * dtype.itemsize) for shape, dtype in sections]
         self._hosts = [

@@ -1,7 +1,8 @@
 """A device as the engine uses it beside its kernels: memory, streams, and recorded launches."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -119,6 +120,7 @@ class CudaDevice:
         torch.cuda.synchronize(self.device)
         if self._recorder is not None:
             self._recorder.close()
+        gc.collect()  # what an earlier runner still holds of the device
         self._recorder = CudaRecorder(self.device, cuda_launcher(self.device))
         return self._recorder
 
@@ -144,8 +146,11 @@ class CudaRecorder:
         launches()
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        with (
+            _no_collection(),
+            torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ),
         ):
             launches()
         self._graphs.append(graph)
@@ -161,3 +166,15 @@ class CudaRecorder:
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage inside: freeing memory of the device amid a capture ends the capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

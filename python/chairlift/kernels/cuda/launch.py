@@ -8,7 +8,7 @@ sources on the CPU.
 import ctypes
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -64,16 +64,6 @@ def launcher_of(tensor: Tensor) -> Launcher:
         message = f"no CUDA kernels are loaded for device {tensor.device}"
         raise RuntimeError(message)
     return launcher
-
-
-class _Stream(NamedTuple):
-    """PyTorch's stream as `cuda.core` takes it; not every PyTorch does this itself."""
-
-    handle: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        """Return the version of this protocol, and the stream."""
-        return 0, self.handle
 
 
 class LoadedKernels:
@@ -134,6 +124,7 @@ class CudaLauncher:
         self._threads = threading.local()
         self._modules: list[Any] = []
         self._kernels = LoadedKernels(self._load, self._allow_shared_bytes)
+        self._streams: dict[int, Any] = {}
         self._num_resident: dict[tuple[str, int, int], int] = {}
         self._num_processors: int = torch.cuda.get_device_properties(device).multi_processor_count
 
@@ -151,12 +142,21 @@ class CudaLauncher:
         self._enter()
         kernel = self._kernels.get(name, shared_bytes)
         config = LaunchConfig(grid=grid, block=num_threads, shmem_size=shared_bytes)
-        stream = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
         # A plain int is a pointer.
         values = (
             a.data_ptr() if isinstance(a, Tensor) else 0 if a is None else a for a in arguments
         )
-        launch(stream, config, kernel, *values)
+        launch(self._stream(), config, kernel, *values)
+
+    def _stream(self) -> Any:  # noqa: ANN401, cuda.core is optional
+        """Return PyTorch's current stream as `cuda.core` has it; PyTorch destroys no stream."""
+        handle = torch.cuda.current_stream(self._device).cuda_stream
+        stream = self._streams.get(handle)
+        if stream is None:
+            from cuda.core import Stream
+
+            stream = self._streams[handle] = Stream.from_handle(handle)
+        return stream
 
     def num_resident(self, name: str, num_threads: int, shared_bytes: int) -> int:
         """Return the resident blocks of all processors; see `Launcher.num_resident`."""

@@ -33,9 +33,9 @@ from chairlift.kernels.cuda.row_ops import rms_norm as rms_norm
 from chairlift.kernels.cuda.row_ops import scale as scale
 from chairlift.kernels.cuda.row_ops import select_rows as select_rows
 from chairlift.kernels.cuda.row_ops import silu_mul as silu_mul
-from chairlift.kernels.cuda.sources import kernel_name
+from chairlift.kernels.cuda.sources import DECODE_ROWS, kernel_name
 
-MAX_DECODE_ROWS: Final = 16
+MAX_DECODE_ROWS: Final = max(DECODE_ROWS)
 """Packed rows (queries times heads of a KV head) that a decode tile has room for."""
 
 _BUS_GRID: Final = 64
@@ -178,11 +178,9 @@ def paged_decode(
     query: Tensor,
     cache: Tensor,
     block_table: Tensor,
-    rows: Tensor,
-    query_start_loc: Tensor,
-    seq_lens: Tensor,
     work: Tensor,
     num_work: Tensor,
+    num_rows: int,
     workspace: Tensor,
     counters: Tensor,
     split_len: int,
@@ -199,15 +197,13 @@ def paged_decode(
         out: `[T, num_heads, head_dim]`; rows without work stay unchanged.
         query: The same shape; tokens may be strided.
         cache: `[2, num_blocks, num_kv_heads, block_size, head_dim]`, of a layer.
-        block_table: int32 `[max_num_seqs, max_blocks_per_row]`.
-        rows: int32 `[R]`: lines of the block table.
-        query_start_loc: int32 `[R + 1]`.
-        seq_lens: int32 `[R]`.
-        work: int32 `[., 4]`.
+        block_table: int32 `[lines, max_blocks_per_row]`.
+        work: int32 `[., 8]`.
         num_work: int32 `[1]`: how many of `work` there are.
+        num_rows: The most packed rows of a row in `work`.
         workspace: float32 `[., workspace_rows, partial_width(head_dim)]`, or wider: partial
             results.
-        counters: int32, at least `R * num_kv_heads`: zero before and after.
+        counters: int32, at least `lines * num_kv_heads`: zero before and after.
         split_len: Tokens of a split of a long row.
         window: 0 sees all.
         scale: Factor of the scores.
@@ -215,8 +211,10 @@ def paged_decode(
         sinks: float32 `[num_heads]`: the score of one more key of each head, whose value is zero.
     """
     head_dim = query.shape[2]
-    name = kernel_name("paged_decode", query.dtype, cache.dtype, head_dim)
-    (threads, shared_bytes), num_parts = decode_block(head_dim), attention_parts(head_dim)
+    tile_rows = next(rows for rows in DECODE_ROWS if rows >= num_rows)
+    name = kernel_name("paged_decode", query.dtype, cache.dtype, head_dim, tile_rows)
+    threads, shared_bytes = decode_block(head_dim, tile_rows)
+    num_parts = attention_parts(head_dim)
     launcher = launcher_of(query)
     launcher.launch(
         name,
@@ -227,9 +225,6 @@ def paged_decode(
         query,
         cache,
         block_table,
-        rows,
-        query_start_loc,
-        seq_lens,
         work,
         num_work,
         workspace,
@@ -352,12 +347,12 @@ def attention_parts(head_dim: int) -> int:
     return max(1, head_dim // 256)
 
 
-def decode_block(head_dim: int) -> tuple[int, int]:
+def decode_block(head_dim: int, tile_rows: int) -> tuple[int, int]:
     """Return threads and bytes of shared memory of `paged_decode` (`DecodeShape`)."""
-    warps, stages = {64: (4, 4), 96: (4, 3), 128: (4, 3), 256: (2, 2), 512: (1, 2)}[head_dim]
+    warps, stages = {64: (4, 3), 96: (4, 3), 128: (4, 2), 256: (2, 2), 512: (1, 2)}[head_dim]
     slot = 32 * (head_dim + head_dim // attention_parts(head_dim))
-    queries = 32 * head_dim if head_dim > 128 else 0
-    return 32 * warps, warps * stages * slot + queries + 128 * warps + 16
+    queries = 2 * tile_rows * head_dim if head_dim > 128 else 0
+    return 32 * warps, warps * stages * slot + queries + 8 * tile_rows * warps + 16
 
 
 def partial_width(head_dim: int) -> int:

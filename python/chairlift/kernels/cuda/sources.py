@@ -25,6 +25,12 @@ ELEMENTS: Final = {
 }
 """Names of the element types in C++."""
 
+DECODE_ROWS: Final = (8, 16)
+"""Packed rows (queries times heads of a KV head) of a row in `paged_decode`, at most."""
+
+GEMV_ROWS: Final = (1, 2, 4)
+"""Rows of a linear layer that `gemv` computes, in place of cuBLAS."""
+
 EXPERT_ROWS: Final = (16, 64)
 """Rows of a tile of one expert."""
 
@@ -80,6 +86,7 @@ class ModelKernels(NamedTuple):
             kernel_name("sample_options"),
             kernel_name("norm", dtype),
             kernel_name("activate", dtype),
+            *(kernel_name("gemv", dtype, rows) for rows in GEMV_ROWS),
             kernel_name("copy_blocks"),
             kernel_name("gather_tokens"),
             kernel_name("scatter_tokens"),
@@ -97,7 +104,7 @@ def _attention_kernels(dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int)
     kind = dtype, kv_dtype, head_dim
     return [
         *(kernel_name("paged_prefill", *kind, rows) for rows in tile_rows(head_dim)),
-        kernel_name("paged_decode", *kind),
+        *(kernel_name("paged_decode", *kind, rows) for rows in DECODE_ROWS),
         kernel_name("kv_write", *kind),
     ]
 
