@@ -3,12 +3,15 @@
     PUB     topic, number (8 bytes, big-endian), payload
     ROUTER  request: number of the first batch; answers: number, payload; the end: number -1
 
-Each socket has a thread of its own. The publishing socket drops what a subscriber does not read:
-the subscriber finds a gap in the numbers, and asks for what is missing. What is gone from the
-stream is answered, and published, as a batch that clears and stores all there is.
+Each socket has a thread of its own, and peers reach both through a `PeerFilter`. The publishing
+socket drops what a subscriber does not read: the subscriber finds a gap in the numbers, and asks
+for what is missing. What is gone from the stream is answered, and published, as a batch that clears
+and stores all there is.
 """
 
 import logging
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -22,16 +25,16 @@ from chairlift.api.logs import fields
 from chairlift.server.kv_events.address import ZmqEndpoint
 from chairlift.server.kv_events.events import Batch
 from chairlift.server.kv_events.kv_events import KvEvents
+from chairlift.server.kv_events.peer_filter import MAX_FRAME_BYTES, MAX_SUBSCRIPTIONS, PeerFilter
 from chairlift.server.kv_events.stream import MAX_BATCHES, EventStream
 from chairlift.server.kv_events.wire import frames
-from chairlift.server.rpc.listen import TcpAddress, UnixAddress
 
 _log = logging.getLogger(__name__)
 
 _MAX_UNREAD: Final = 1_000
 """Messages that wait for a subscriber, before further ones are dropped for it."""
-_MAX_REQUEST_BYTES: Final = 64
-"""A replay request has 8; a connection that sends more is closed."""
+_MAX_REQUESTS: Final = 16
+"""Messages of one peer that wait here; further ones wait with the peer."""
 _BEAT_S: Final = 0.25
 """How often a thread looks whether it should end."""
 _JOIN_S: Final = 2.0
@@ -60,14 +63,18 @@ class Publisher:
         self._closing = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._threads: list[threading.Thread] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="lift-"))
+        self._filter = PeerFilter()
         try:
-            self._pub = self._bound(zmq.PUB, endpoint.address, _MAX_UNREAD)
-            self.address = _last_endpoint(self._pub)
-            self._start("chairlift-kv-events", self._pub, self._publish)
+            pub = self._bound(zmq.PUB, _MAX_UNREAD)
+            self._start("chairlift-kv-events", pub, self._publish)
+            self.address = self._filter.listen(
+                endpoint.address, self._inner(zmq.PUB), max_messages=MAX_SUBSCRIPTIONS
+            )
             if endpoint.replay is not None:
-                replay = self._bound(zmq.ROUTER, endpoint.replay, MAX_BATCHES + _MAX_UNREAD)
-                self.replay_address = _last_endpoint(replay)
+                replay = self._bound(zmq.ROUTER, MAX_BATCHES + _MAX_UNREAD)
                 self._start("chairlift-kv-replay", replay, self._replay)
+                self._filter.listen(endpoint.replay, self._inner(zmq.ROUTER), max_messages=None)
         except ConfigError:
             self.close()
             raise
@@ -75,30 +82,30 @@ class Publisher:
     def close(self) -> None:
         """End the threads and close the sockets; what was not sent is dropped."""
         self._closing.set()
+        self._filter.close()
         for thread in self._threads:
             thread.join(_JOIN_S)
         # A thread that waits for the engine closes its socket later.
         if not any(thread.is_alive() for thread in self._threads):
             self._context.destroy(linger=0)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _bound(
-        self, kind: int, address: TcpAddress | UnixAddress, max_unread: int
-    ) -> "zmq.Socket[bytes]":
+    def _inner(self, kind: int) -> Path:
+        return self._folder / str(kind)
+
+    def _bound(self, kind: int, max_unread: int) -> "zmq.Socket[bytes]":
+        """Bind a socket in the private folder."""
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, max_unread)
-        socket.setsockopt(zmq.RCVHWM, _MAX_UNREAD)
-        socket.setsockopt(zmq.MAXMSGSIZE, _MAX_REQUEST_BYTES)
-        socket.setsockopt(zmq.IPV6, 1)
-        where = f"ipc://{address.path}" if isinstance(address, UnixAddress) else f"tcp://{address}"
+        socket.setsockopt(zmq.RCVHWM, _MAX_REQUESTS)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         try:
-            socket.bind(where)
+            socket.bind(f"ipc://{self._inner(kind)}")
         except zmq.ZMQError as error:
             reason = (error.strerror or "unknown error").lower()
-            message = f"kv_events: cannot listen on {address}: {reason}"
+            message = f"kv_events: cannot use the folder of temporary files: {reason}"
             raise ConfigError(message) from None
-        if isinstance(address, UnixAddress):
-            Path(address.path).chmod(0o600)
         return socket
 
     def _start(
@@ -157,7 +164,3 @@ class Publisher:
 
     def _frames(self, batch: Batch) -> tuple[bytes, bytes]:
         return frames(batch, self._endpoint.form, self._block_size)
-
-
-def _last_endpoint(socket: "zmq.Socket[bytes]") -> str:
-    return bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).decode().rstrip("\0")
