@@ -228,8 +228,8 @@ check-client-wheel: setup ## Build the wheel of chairlift-client, install it alo
 	@$(BIN)/python -m tests.clients.distribution $(UV) $(TOOLS)
 
 .PHONY: check-gateways
-check-gateways: setup ## The real smg gateway before two servers, Dynamo's selection service, and Triton's client, in environments of their own
-	@$(BIN)/python -m tests.clients.gateways $(TOOLS)
+check-gateways: setup ## smg, Envoy with an endpoint picker, Dynamo's selection service, Triton's client: the real ones before servers (GATEWAYS="smg picker")
+	@$(BIN)/python -m tests.clients.gateways $(TOOLS) $(GATEWAYS)
 
 .PHONY: check-page
 check-page: setup ## The live page in Chromium: every state, size and scheme, axe, keys, the playground (CHECKS="looks busy" for a scene; needs Chromium, Node.js)
@@ -325,8 +325,8 @@ wheel: setup ## Build the wheel into dist/
 	$(BIN)/maturin build --release --locked --out dist
 
 .PHONY: check-deploy
-check-deploy: $(BIN)/python ## Validate deploy/: manifests against the schemas of Kubernetes, and the systemd unit
-	$(BIN)/python -m tools.check_deploy $(TOOLS)
+check-deploy: $(BIN)/python ## Validate deploy/: manifests against schemas (CRDS=folder of CustomResourceDefinitions, too), and the systemd unit
+	$(BIN)/python -m tools.check_deploy $(TOOLS) $(if $(CRDS),--crds '$(CRDS)')
 
 .PHONY: licenses
 licenses: $(BIN)/python ## Licenses and sources of the Rust crates, by cargo-deny against deny.toml
