@@ -1,6 +1,6 @@
-"""`make check-gateways`: the smg gateway, Dynamo's selection and Triton's client, the real ones.
+"""`make check-gateways`: smg, Dynamo's selection, Triton's client, Envoy with a picker: real ones.
 
-    python -m tests.clients.gateways TOOLS [smg] [dynamo] [triton]
+    python -m tests.clients.gateways TOOLS [smg] [dynamo] [triton] [picker]
 
 A client whose package cannot be installed is an error.
 """
@@ -11,31 +11,35 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.clients.gateways import dynamo, smg
+from tests.clients.gateways import dynamo, picker, proxies, smg
 
 HERE = Path(__file__).parent
 TRITON = "tritonclient[grpc]==2.73.0"
 
 
 def main() -> None:
-    tools, chosen = Path(sys.argv[1]) / "clients", sys.argv[2:] or ["smg", "dynamo", "triton"]
+    tools = Path(sys.argv[1]).resolve() / "clients"
+    chosen = sys.argv[2:] or ["smg", "dynamo", "triton", "picker"]
     if "triton" in chosen:
         python = environment(tools / "tritonclient", TRITON)
         with served("--protocol", "oip", listen="127.0.0.1:0") as address:
-            subprocess.run([python, HERE / "triton_program.py", address], check=True)
+            subprocess.run([python, "-P", HERE / "triton_program.py", address], check=True)
     if "dynamo" in chosen:
         python = environment(tools / "dynamo", dynamo.PACKAGE, "pyzmq")
         dynamo.check(python, [smg.free_port() for _ in range(2)])
+    if "picker" in chosen:
+        command = proxies.command_in(environment(tools / "envoy", proxies.PACKAGE))
+        picker.check(command, environment(tools / "picker", *picker.PACKAGES))
     if "smg" in chosen:
         command = environment(tools / "smg", smg.PACKAGE).with_name("smg")
         protocol = ("--protocol", "vllm", "--kv-events", "grpc", "--metrics-listen")
         with contextlib.ExitStack() as stack:
             ports = [smg.free_port() for _ in range(2)]
             workers = [
-                stack.enter_context(served(*protocol, f"127.0.0.1:{port}", listen="127.0.0.1:0"))
+                stack.enter_context(running(*protocol, f"127.0.0.1:{port}", listen="127.0.0.1:0"))
                 for port in ports
             ]
-            smg.check(command, workers, ports)
+            smg.check(command, [address for address, _ in workers], ports, workers[0][1].kill)
 
 
 def environment(folder: Path, *packages: str) -> Path:
@@ -51,13 +55,21 @@ def environment(folder: Path, *packages: str) -> Path:
 @contextlib.contextmanager
 def served(*options: str, listen: str) -> Iterator[str]:
     """Serve the demo model; yield the address."""
+    with running(*options, listen=listen) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def running(*options: str, listen: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """Serve the demo model; yield the address and the process."""
     command = [sys.executable, "-m", "chairlift", "serve", "--log-level", "error"]
     command += ["--listen", listen, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
             lines = iter(server.stdout.readline, "")
-            yield next(line.split()[2] for line in lines if line.startswith("serving on"))
+            address = next(line.split()[2] for line in lines if line.startswith("serving on"))
+            yield address, server
         finally:
             server.terminate()
 

@@ -85,7 +85,7 @@ def compare(
 @contextmanager
 def service(python: Path, ports: Sequence[int]) -> Iterator[Callable[[list[int], int], int]]:
     """Start the service; yield what asks it for the blocks of a prompt that the server has."""
-    command = [python, PROGRAM, *map(str, ports)]
+    command = [python, "-P", PROGRAM, *map(str, ports)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def check(command: Path, workers: Sequence[str], metrics: Sequence[int]) -> None:
+def check(
+    command: Path, workers: Sequence[str], metrics: Sequence[int], kill: Callable[[], None]
+) -> None:
     """Run the gateway, and talk to it.
 
     Args:
         command: The gateway's.
         workers: Addresses of two servers of the demo model.
         metrics: Ports of their metrics, in the same order.
+        kill: Kills the first server.
     """
     with (
         gateway(command, workers) as url,
@@ -41,6 +44,7 @@ def check(command: Path, workers: Sequence[str], metrics: Sequence[int]) -> None
         check_answers(client)
         check_prefixes(client, metrics)
         check_events(client, workers, metrics)
+        check_death(client, workers, kill)
     print("smg: passed")
 
 
@@ -144,6 +148,35 @@ def check_events(client: openai.OpenAI, workers: Sequence[str], metrics: Sequenc
         assert hits[place] > 10, (number, hits)
         assert hits[1 - place] == 0, (number, hits)
     print("smg: each second turn went to the server that events name")
+
+
+def check_death(client: openai.OpenAI, workers: Sequence[str], kill: Callable[[], None]) -> None:
+    """Kill the server that has a prefix amid its answer: the answer ends, the other one goes on."""
+    turn = f"The last turn. {STORY * 12}"
+    with connect(workers[0]) as direct:
+        direct.generate(turn, max_tokens=4).text()
+    time.sleep(1)
+    given = {"model": MODEL, "prompt": turn, "temperature": 0}
+    stream = client.completions.create(
+        **given, max_tokens=256, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(stream)
+    kill()
+    num_chunks, ending = 0, "an end"
+    try:
+        for _ in stream:
+            num_chunks += 1
+    except (openai.APIError, ConnectionError) as error:
+        ending = type(error).__name__
+    print(f"smg: {num_chunks} chunks after the kill, then {ending}")
+    failed = 0
+    for number in range(20):
+        try:
+            client.completions.create(**given | {"prompt": f"{turn}{number}"}, max_tokens=4)
+        except openai.APIError:
+            failed += 1
+    print(f"smg: of 20 requests with the prefix of a killed server {20 - failed} were answered")
+    assert failed == 0
 
 
 def cached(port: int) -> tuple[float, float]:
