@@ -1,7 +1,9 @@
 """Where a client connects to, and what it says when that fails."""
 
 import asyncio
+import re
 
+import grpc
 import pytest
 from chairlift.api.errors import ConfigError, NoServerError, ServerError
 from chairlift.client import connect, connect_async
@@ -73,6 +75,30 @@ async def test_tls_to_a_server_without_it_is_said(serve, tmp_path):
     ):
         with pytest.raises(ServerError, match="does not speak TLS, and this client does"):
             await client.load()
+
+
+async def test_a_call_that_is_reset_by_a_proxy_is_unavailable():
+    details = "Received RST_STREAM with error code 2"
+
+    class LosesTheServer(grpc.GenericRpcHandler):
+        def service(self, call):
+            async def reset(_, context):
+                await context.abort(grpc.StatusCode.INTERNAL, details)
+
+            if call.method.endswith("Generate"):
+                return grpc.stream_stream_rpc_method_handler(reset)
+            return grpc.unary_unary_rpc_method_handler(reset)
+
+    proxy = grpc.aio.server(handlers=[LosesTheServer()])
+    port = proxy.add_insecure_port("127.0.0.1:0")
+    await proxy.start()
+    lost = re.escape(f"UNAVAILABLE: the call was lost ({details})")
+    async with connect_async(f"127.0.0.1:{port}") as client:
+        with pytest.raises(ServerError, match=lost):
+            await client.load()
+        with pytest.raises(ServerError, match=lost):
+            await client.generate([1]).text()
+    await proxy.stop(None)
 
 
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")

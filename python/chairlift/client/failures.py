@@ -62,6 +62,10 @@ def from_call(call: Any, proxy: str = "") -> ChairliftError:
 
 
 def _server_error(code: str, details: str, proxy: str) -> ServerError:
+    if code == "INTERNAL":
+        # A server gives a reason with it. Without one it is gRPC's own word: for a stream that a
+        # proxy resets, since it has lost the server amid an answer, and for a write that fails.
+        return ServerError(f"UNAVAILABLE: the call was lost ({details})")
     if not details.startswith(("failed to connect", "errors resolving")):
         return ServerError(f"{code}: {details}")
     way = f" ({proxy})" if proxy else ""
