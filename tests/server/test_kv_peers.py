@@ -9,7 +9,7 @@ import pytest
 import zmq
 from chairlift.server.kv_events.peer_filter import MAX_PEERS, MAX_SUBSCRIPTIONS
 
-from tests.server.connection import start, until
+from tests.server.connection import accepted, start, until
 from tests.server.kv_consumer import Consumer
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -175,3 +175,11 @@ async def test_a_request_of_another_size_has_no_answer_and_harms_no_later_one(pu
         for parts in ([b"1"], [b"", b"123456789"], [b"a", b"b", b"c", b"d"], [b""]):
             consumer._dealer.send_multipart(parts)
         assert await asyncio.to_thread(consumer.replay, consumer.number + 1) == []
+
+
+async def test_a_batch_over_tcp_does_not_wait_for_the_peer_to_acknowledge_another(serve, free_port):
+    async with serve(server={"kv_events": [f"127.0.0.1:{free_port}"]}):
+        with socket.create_connection(("127.0.0.1", free_port)) as peer:
+            await asyncio.to_thread(peer.recv, 1)
+            with accepted(peer) as side:
+                assert side.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,5 +1,6 @@
 """Connections of the HTTP port: no caller keeps those of another one out."""
 
+import asyncio
 import os
 import resource
 import socket
@@ -7,6 +8,8 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 
 import pytest
 from chairlift.server.http.connections import Connections, Stage
+
+from tests.server.connection import accepted
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
 BODY = {"model": "tiny", "prompt": "one", "max_tokens": 2}
@@ -158,3 +161,12 @@ def test_the_holder_with_the_most_connections_gives_way_and_the_answered_stay():
         connection.leave()
         connection.leave()
     assert many[1] not in ended
+
+
+async def test_a_part_of_an_answer_does_not_wait_for_the_client_to_acknowledge_another(api):
+    async with api() as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            await asyncio.to_thread(client.recv, 4096)
+            with accepted(client) as side:
+                assert side.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -159,6 +159,9 @@ def _set_options(listener: socket.socket) -> None:
     """Set options of the listening socket, which connections inherit."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # The body of an answer would wait for the acknowledgement of its head, which the client delays.
+    # asyncio sets it for sockets that name their protocol, which accepted ones do not.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

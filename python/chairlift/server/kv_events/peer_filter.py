@@ -154,6 +154,8 @@ def _listener(address: TcpAddress | UnixAddress) -> socket.socket:
             address.path.chmod(0o600)
         else:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Connections inherit it; asyncio sets it only for sockets that name their protocol.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             listener.bind((address.host, address.port))
         listener.listen(MAX_PEERS)
     except OSError as error:
