@@ -17,6 +17,7 @@ from tests.clients.gateways import proxies
 from tests.server.connection import start
 from tools.check_deploy.manifests import (
     core_parts,
+    crd_schemas,
     documents,
     kind_of,
     own_schemas,
@@ -123,6 +124,46 @@ def test_a_wrong_field_is_found(kind, path, value):
         place[last] = value
     # A document of an unknown version has no schema, which `make check-deploy` reports.
     assert problems_of(document) if last != "apiVersion" else kind_of(document) not in SCHEMAS
+
+
+def test_the_definitions_of_a_cluster_refuse_what_they_do_not_know(tmp_path):
+    lift = {
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": {
+                "type": "object",
+                "properties": {
+                    "seats": {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}]},
+                    "default": {"type": "string", "default": "up", "format": "word"},
+                    "free": {
+                        "type": "object",
+                        "properties": {"known": {"type": "integer"}},
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    },
+                },
+                "anyOf": [{"required": ["seats"]}, {"properties": {"default": {"enum": ["up"]}}}],
+            },
+        },
+    }
+    version = {"name": "v1", "schema": {"openAPIV3Schema": lift}}
+    spec = {"group": "lifts.example", "names": {"kind": "Lift"}, "versions": [version]}
+    definition = {"kind": "CustomResourceDefinition", "spec": spec}
+    listed = {"kind": "List", "items": [definition]}
+    (tmp_path / "crds.yaml").write_text(yaml.safe_dump(listed))
+    schemas = crd_schemas(tmp_path)
+
+    def problems(**spec):
+        document = {"apiVersion": "lifts.example/v1", "kind": "Lift", "metadata": {}, "spec": spec}
+        return [problem.path for problem in schema_problems("lift", document, schemas)]
+
+    assert problems(seats="25%", default="up", free={"anything": 1, "known": 2}) == []
+    assert problems(seats=2, chairs=4) == ["spec"]
+    assert problems(seats=[2]) == ["spec.seats"]
+    assert problems(free={"known": "2"}) == ["spec.free.known"]
 
 
 def test_pods_in_resources_of_others_are_checked_as_those_of_kubernetes():
