@@ -196,9 +196,9 @@ def test_variables_of_a_container_are_settings_of_the_server(name, pod, containe
 @pytest.mark.parametrize(("name", "pod", "container"), POOLED, ids=[n for n, _, _ in POOLED])
 def test_a_server_behind_the_proxy_is_reached_through_it_alone(name, pod, container):
     variables = {entry["name"]: entry["value"] for entry in container["env"]}
-    config = proxies.beside_server(8000, grpc_port=1, http_port=2)
+    config = proxies.beside_server(8000, {"grpc": 1, "http": 2, "metrics": 3})
     shipped = json.dumps(only("ConfigMap", "chairlift-proxy")["data"]["envoy.yaml"])
-    for setting in ("CHAIRLIFT_LISTEN", "CHAIRLIFT_HTTP_LISTEN"):
+    for setting in ("CHAIRLIFT_LISTEN", "CHAIRLIFT_HTTP_LISTEN", "CHAIRLIFT_METRICS_LISTEN"):
         host, port = variables[setting].split(":")
         assert host == "127.0.0.1"
         assert f"address: {host}, port_value: {port}" in shipped

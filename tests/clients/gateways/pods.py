@@ -52,14 +52,16 @@ class Pod:
 @contextlib.contextmanager
 def pod(command: Path, folder: Path, name: str) -> Iterator[Pod]:
     """Run a pod until the end of the context; yield it once it answers through its proxy."""
-    ports = [free_port() for _ in range(3)]
-    endpoint, own, http = (f"127.0.0.1:{port}" for port in ports)
+    port, ports = free_port(), {name: free_port() for name in ("grpc", "http", "metrics")}
+    own, http, metrics = (f"127.0.0.1:{one}" for one in ports.values())
+    endpoint = f"127.0.0.1:{port}"
     containers = proxies.documents("inference-pool.yaml")["Deployment"]["spec"]["template"]["spec"]
     (container,) = containers["containers"]
     variables = {entry["name"]: entry["value"] for entry in container["env"]}
     variables |= {"CHAIRLIFT_LISTEN": own, "CHAIRLIFT_HTTP_LISTEN": http}
+    variables |= {"CHAIRLIFT_METRICS_LISTEN": metrics}
     serve = [sys.executable, "-m", "chairlift", "serve", "demo", "--log-level", "error"]
-    config = proxies.beside_server(ports[0], grpc_port=ports[1], http_port=ports[2])
+    config = proxies.beside_server(port, ports)
     with (
         subprocess.Popen(
             serve, stdout=subprocess.DEVNULL, text=True, env=os.environ | variables

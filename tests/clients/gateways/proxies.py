@@ -30,12 +30,16 @@ def documents(name: str) -> dict[str, Any]:
     return {document["kind"]: document for document in yaml.safe_load_all(text)}
 
 
-def beside_server(port: int, *, grpc_port: int, http_port: int) -> dict[str, Any]:
-    """Return the configuration that the manifest has, with other ports, on loopback."""
+def beside_server(port: int, ports: Mapping[str, int]) -> dict[str, Any]:
+    """Return the configuration that the manifest has, with other ports, on loopback.
+
+    Args:
+        port: Of the proxy.
+        ports: Of the server, by the names of the clusters.
+    """
     config = yaml.safe_load(documents("inference-pool.yaml")["ConfigMap"]["data"]["envoy.yaml"])
     (listener,) = config["static_resources"]["listeners"]
     listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": port}
-    ports = {"grpc": grpc_port, "http": http_port}
     for cluster in config["static_resources"]["clusters"]:
         (group,) = cluster["load_assignment"]["endpoints"]
         (one,) = group["lb_endpoints"]
