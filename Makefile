@@ -265,11 +265,12 @@ check-constraints: setup ## Grammars of 3,000 random JSON schemas, judged by jso
 .PHONY: pytest
 pytest: setup ## Tests of the Python package
 	$(call say,pytest)
-	@# Servers mostly wait for one another: files in turns would leave half of the processors idle.
+	@# Servers mostly wait for one another: files in turns would leave half of the processors idle, and
+	@# so would no more workers than processors.
 	@# A worker that faulthandler ends amid a test begins that test's file anew: once, not for ever.
 	@# In CI a test that fails runs once more. The summary names it as RERUN: a test that passes only
 	@# then is a defect, of the test or of the code, but does not hold back other changes.
-	@$(BIN)/python -m pytest -rsfER -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1 \
+	@$(BIN)/python -m pytest -rsfER -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder --max-worker-restart 1 \
 		$(if $(CI),--reruns 1 --rerun-show-tracebacks)
 
 # --- proto ------------------------------------------------------------------------------------
