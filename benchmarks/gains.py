@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from chairlift.api.choices import Batching
 from chairlift.api.figures import Run
-from chairlift.cli.bench.report.charts import Bar, Chart, Series, draw_bars, draw_lines
+from chairlift.bench.report.charts import Bar, Chart, Series, draw_bars, draw_lines
 from chairlift.replay.device_models import DeviceName
 from chairlift.replay.options import ReplayOptions
 from chairlift.replay.padding import replay_padded

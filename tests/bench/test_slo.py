@@ -2,7 +2,7 @@
 
 import pytest
 from chairlift.api.errors import ConfigError
-from chairlift.bench.measured import DrivenRequest
+from chairlift.bench.driven_request import DrivenRequest
 from chairlift.bench.slo import bounds_of, capacity, num_good
 
 

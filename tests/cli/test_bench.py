@@ -9,7 +9,7 @@ import pytest
 from chairlift.api.errors import ChairliftError
 from chairlift.cli.bench import embeddings
 from chairlift.cli.bench.load import LoadResult, SentRequest
-from chairlift.cli.bench.serve import figures
+from chairlift.cli.bench.sent_load import figures
 
 from tests.cli.conftest import Result, Run
 from tests.engine import tiny_encoder
@@ -134,8 +134,9 @@ POLICY_KEYS = [
 
 
 SERVE_KEYS = [
-    *("run", "requests", "failed", "output_tokens", "seconds", "tokens_per_s", "requests_per_s"),
-    *("ttft_p50_s", "ttft_p99_s", "itl_p50_s", "itl_p99_s", "latency_p50_s", "latency_p99_s"),
+    *("run", "rate_per_s", "requests", "failed", "output_tokens", "seconds"),
+    *("tokens_per_s", "total_tokens_per_s", "requests_per_s"),
+    *DURATION_KEYS,
 ]
 
 
@@ -165,7 +166,7 @@ def test_serve_without_a_model_delivers_every_token(chairlift: Run) -> None:
 
 
 def test_serve_says_when_every_request_failed() -> None:
-    load = LoadResult([SentRequest(failure="QUEUE_FULL"), SentRequest(failure="DRAINING")])
+    load = LoadResult([SentRequest(0.0, 4, failure=why) for why in ("QUEUE_FULL", "DRAINING")])
     with pytest.raises(ChairliftError, match="every request failed, the first with QUEUE_FULL"):
         figures(load)
 

@@ -13,10 +13,11 @@ from xml.etree import ElementTree
 import pytest
 from chairlift.api.errors import ConfigError
 from chairlift.bench.policies import SCHEMA
-from chairlift.cli.bench.report.axes import linear, logarithmic
-from chairlift.cli.bench.report.figures import figures_of
-from chairlift.cli.bench.report.page import MAX_BYTES, render
-from chairlift.cli.bench.report.plots import check_plots, write_plots
+from chairlift.bench.report.axes import linear, logarithmic
+from chairlift.bench.report.figures import figures_of
+from chairlift.bench.report.method import policies_method
+from chairlift.bench.report.page import MAX_BYTES, render
+from chairlift.bench.report.plots import check_plots, write_plots
 from chairlift.timeline.cut import cut
 from chairlift.timeline.lists import to_lists
 
@@ -80,6 +81,7 @@ def page() -> str:
         title=f"title {HOSTILE}",
         sentences=[f"answer {HOSTILE}", "second"],
         command=f"chairlift bench policies {HOSTILE}",
+        method=policies_method(runs),
         bounds=[("itl_p99_s", 0.1)],
     )
 
@@ -219,8 +221,20 @@ def test_a_page_stays_small() -> None:
         for policy in ("static", "dynamic", "continuous")
         for rate in range(1, 9)
     ]
-    page = render(runs, title="t", sentences=["s"], command="c")
+    page = render(runs, title="t", sentences=["s"], command="c", method=policies_method(runs))
     assert len(page.encode()) < MAX_BYTES
+
+
+def test_a_page_of_many_rows_stays_small(chairlift: Run, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    run = chairlift(
+        *("replay", "chat", "--rate", 40, "--max-num-seqs", 128, "--requests", 3000),
+        *("--batching", "static", "--batching", "dynamic", "--batching", "continuous"),
+        *("--report", path, "--json"),
+    )
+    assert run.returncode == 0, run
+    assert len(path.read_bytes()) < MAX_BYTES
+    assert "The rows over time (model)" in Parsed(path.read_text()).headings
 
 
 def test_marks_of_an_axis_are_round() -> None:
@@ -245,3 +259,60 @@ def test_the_command_writes_a_report(chairlift: Run, tiny_folder: Path, tmp_path
     )
     assert nowhere.returncode == 2
     assert "--report: cannot write" in nowhere.stderr
+
+
+def test_a_replay_writes_the_same_report_as_a_model(chairlift: Run, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    command = ("replay", "anyscale-128", "--requests", 40, "--batching", "static", "--json")
+    run = chairlift(*command, "--batching", "continuous", "--pad-static", "--report", path)
+    padded, static, continuous = map(json.loads, run.stdout.splitlines())
+    gain = continuous["tokens_per_s"] / static["tokens_per_s"]
+    parsed = Parsed(path.read_text())
+    assert parsed.headings[0].startswith(
+        f"By a model of the step time continuous batching gave {gain:.2f}x of static batching at "
+    )
+    assert "is the most that slots allow" in parsed.headings[0]
+    for title in (
+        *("The policies", "Throughput (model)", "The rows over time (model)"),
+        *("The time of a step (model)", "KV memory, used and reserved (model)"),
+        *("How it was modelled", "Definitions"),
+    ):
+        assert title in parsed.headings
+    assert not any("measured" in heading for heading in parsed.headings)
+    first = path.read_bytes()
+    chairlift(*command, "--batching", "continuous", "--pad-static", "--report", path)
+    assert path.read_bytes() == first
+    (data,) = (text for name, text in parsed.raw if name == "script" and '"runs"' in text)
+    assert [r["tokens_per_s"] for r in json.loads(data)["runs"]] == [
+        row["tokens_per_s"] for row in (padded, static, continuous)
+    ]
+
+
+def test_a_replay_of_one_policy_at_its_own_times_says_when_tokens_came(
+    chairlift: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    run = chairlift("replay", "chat", "--requests", 30, "--report", path, "--json")
+    assert run.returncode == 0, run
+    answer = Parsed(path.read_text()).headings[0]
+    assert answer.startswith("By a model of the step time, with requests at their own times, the ")
+
+
+def test_a_replay_that_answers_nothing_has_a_report(chairlift: Run, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    run = chairlift(
+        *("replay", "anyscale-32", "--requests", 4, "--batching", "static"),
+        *("--batching", "continuous", "--kv-cache-memory", "4MiB", "--report", path, "--json"),
+    )
+    assert run.returncode == 0, run
+    assert "not answered: 4 " in path.read_text()
+
+
+def test_a_fleet_has_no_report(chairlift: Run, tmp_path: Path) -> None:
+    run = chairlift("replay", "chat", "--replicas", 2, "--report", tmp_path / "report.html")
+    assert run.returncode == 2
+    assert "--report: expected none with --replicas" in run.stderr
+
+
+def test_a_value_of_zero_is_at_the_edge_of_a_logarithmic_axis() -> None:
+    assert logarithmic([0.0, 0.004, 0.3], 0, 100).at(0.0) == 0

@@ -112,3 +112,22 @@ def statistics_of(durations: "Mapping[str, Seconds]") -> dict[str, float]:
         for what, figure in zip(STATISTICS, figures, strict=True):
             found[f"{name}_{what}_s"] = float(figure)
     return found
+
+
+def format_value(key: str, value: str | float | None) -> str:
+    """Return a figure with three significant digits and its unit, a perplexity with five."""
+    if value is None:
+        return ""
+    if isinstance(value, str | int):
+        return str(value)
+    if key.endswith("_per_s"):
+        return f"{value:,.1f}"
+    if key.endswith("_s") or key == "seconds":
+        for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+            if value * factor >= 1 or unit == "µs":
+                return f"{value * factor:#.3g}".rstrip(".") + f" {unit}"
+    if key.endswith(("utilization", "waste", "agreement", "acceptance")):
+        return f"{value:.1%}"
+    if key == "perplexity":
+        return f"{value:.5g}"
+    return f"{value:.3g}"

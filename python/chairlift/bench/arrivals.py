@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chairlift.api.errors import ConfigError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -40,3 +42,24 @@ class Arrivals:
         # Gaps of an extreme shape may all be zero.
         last = float(times[-1])
         return times * (num_requests / self.rate_per_s / last) if last > 0 else times
+
+
+def rates_of(text: str | None) -> list[float] | None:
+    """Return the rates of a list such as `2,4,8,max`, each once; inf is all at once.
+
+    Raises:
+        ConfigError: It is no such list.
+    """
+    if text is None:
+        return None
+    found = []
+    for part in text.split(","):
+        try:
+            rate = math.inf if part.strip() == "max" else float(part)
+        except ValueError:
+            rate = math.nan
+        if not rate > 0 or (math.isinf(rate) and part.strip() != "max"):
+            message = f"rates: expected rates such as 2,4,8,max, got {part!r}"
+            raise ConfigError(message)
+        found.append(rate)
+    return list(dict.fromkeys(found))

@@ -68,6 +68,8 @@ class Gain(NamedTuple):
     other_cores: float
     """Used by others meanwhile: the highest of the runs."""
     cores: int
+    is_modelled: bool = False
+    """Whether the times come from a model of the step time."""
 
     @property
     def predicted(self) -> float:
@@ -92,6 +94,8 @@ class Gain(NamedTuple):
                 f", and a step of {self.policy_rows:.0f} rows takes {self.step_ratio:.1f}x one of "
                 f"{self.base_rows:.0f}"
             )
+        if self.is_modelled:
+            return f"By a model of the step time {gain}; {bound}."
         if self.is_claim:
             return f"On this machine {gain}; {bound}."
         return (
@@ -108,6 +112,7 @@ TITLES: Final[Mapping[str, str]] = {
     "unchunked": "continuous batching without chunks",
     "continuous": "continuous batching",
     "cached": "continuous batching with a prefix cache",
+    "recorded": "the recorded run",
 }
 """Policies as a sentence names them."""
 
@@ -124,7 +129,7 @@ def main_pair(policies: Iterable[str]) -> tuple[str, str] | None:
 
 
 def gain_of(runs: Sequence[Mapping[str, Any]], policy: str, base: str) -> Gain | None:
-    """Compare two policies on runs of the same rows and rate; None without such runs.
+    """Compare two policies on runs of the same rows and rate; None without such runs with tokens.
 
     Args:
         runs: Finished runs of both, and of others, whose steps count too.
@@ -132,14 +137,15 @@ def gain_of(runs: Sequence[Mapping[str, Any]], policy: str, base: str) -> Gain |
         base: Name of the other.
     """
     by_repeat = [
-        {run["repeat"]: run for run in runs if run["policy"] == name} for name in (policy, base)
+        {run["repeat"]: run for run in runs if run["policy"] == name and run["tokens_per_s"]}
+        for name in (policy, base)
     ]
     repeats = sorted(by_repeat[0].keys() & by_repeat[1].keys())
     if not repeats:
         return None
     pairs = [(by_repeat[0][repeat], by_repeat[1][repeat]) for repeat in repeats]
     ratios = [a["tokens_per_s"] / b["tokens_per_s"] for a, b in pairs]
-    curve = StepCurve(run["step_curve"] for run in runs)
+    curve = StepCurve(run.get("step_curve", ()) for run in runs)
     policy_rows = statistics.fmean(a["mean_rows"] for a, _ in pairs)
     base_rows = statistics.fmean(b["mean_rows"] for _, b in pairs)
     times = curve.time_s(policy_rows), curve.time_s(base_rows)
@@ -159,4 +165,5 @@ def gain_of(runs: Sequence[Mapping[str, Any]], policy: str, base: str) -> Gain |
         base_rows=base_rows,
         other_cores=max(run["other_cores"] or 0.0 for pair in pairs for run in pair),
         cores=first["cores"],
+        is_modelled=bool(first.get("is_modelled")),
     )

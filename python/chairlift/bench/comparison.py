@@ -2,26 +2,21 @@
 
 import gc
 import math
-import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from chairlift.api.figures import summarize
 from chairlift.bench.policies import SCHEMA, Case, Grid, Policy
 from chairlift.bench.slo import Bound, num_good
 from chairlift.bench.sources import Offered, Source, check_context
+from chairlift.bench.steps import NUM_RECORDS, kv_points, step_curve
 from chairlift.bench.workload import Item, padded
 from chairlift.timeline.lists import to_lists
 
 if TYPE_CHECKING:
     from chairlift.bench.measured import Measured
     from chairlift.engine.engine import Engine
-
-NUM_RECORDS: Final = 400
-"""Steps of the first repetition whose rows are kept for the timeline."""
-_KV_POINTS: Final = 120
 
 Run = dict[str, Any]
 """A finished run; its fields are listed in docs/benchmark-policies.md."""
@@ -164,8 +159,8 @@ class Comparison:
             "work": self.source.settings,
             "lengths": _lengths(work),
             "environment": environment,
-            "step_curve": _step_curve(measured),
-            "kv": _kv(measured),
+            "step_curve": step_curve(measured.steps),
+            "kv": kv_points(measured.steps),
             "timeline": None if first is None else to_lists(first),
         }
 
@@ -201,22 +196,3 @@ def _lengths(work: Sequence[Item]) -> dict[str, float]:
         found[f"{name}_cv"] = float(np.std(lengths) / np.mean(lengths))
         found[f"{name}_p50"], found[f"{name}_p99"] = np.percentile(lengths, (50, 99)).tolist()
     return found
-
-
-def _step_curve(measured: "Measured") -> list[list[float]]:
-    """Return rows, steps and median seconds of the steps that only decode, by their rows."""
-    by_rows: dict[int, list[float]] = defaultdict(list)
-    for step in measured.steps:
-        if step.is_decode:
-            by_rows[step.num_rows].append(step.duration_s)
-    return [
-        [rows, len(seconds), statistics.median(seconds)]
-        for rows, seconds in sorted(by_rows.items())
-    ]
-
-
-def _kv(measured: "Measured") -> list[list[float]]:
-    """Return seconds, written tokens and allocated slots of some steps, evenly over the run."""
-    steps = measured.steps
-    stride = max(1, math.ceil(len(steps) / _KV_POINTS))
-    return [[round(s.start_s, 4), s.kv_tokens, s.kv_slots] for s in steps[::stride]]

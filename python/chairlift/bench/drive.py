@@ -17,7 +17,8 @@ from chairlift.api.types import (
     Stopping,
     Tokens,
 )
-from chairlift.bench.measured import DrivenRequest, Measured
+from chairlift.bench.driven_request import DrivenRequest
+from chairlift.bench.measured import Measured
 from chairlift.bench.workload import Item
 from chairlift.engine.engine import Engine
 from chairlift.engine.step import StepOutput

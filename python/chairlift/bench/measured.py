@@ -1,68 +1,14 @@
-"""What a driven workload leaves: the times of its requests, and a line for each step."""
+"""What a driven workload leaves: its requests, its steps, and the first of their records."""
 
-import itertools
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from chairlift.api.figures import Run, unwritten_share
+from chairlift.bench.driven_request import DrivenRequest, durations_of
+from chairlift.bench.steps import Step
 from chairlift.core.step_rows import RowWork
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.timeline.builder import StepTimes, StepWork, TimelineBuilder, work_of
 from chairlift.timeline.values import Timeline
-
-
-@dataclass(slots=True)
-class DrivenRequest:
-    """The times of one request, in seconds after the start."""
-
-    arrival_s: float
-    num_prompt: int
-    num_padding: int = 0
-    """Tokens at the end of the answer that are computed and not counted."""
-    num_output: int = 0
-    """Tokens of the answer so far."""
-    event_times_s: list[float] = field(default_factory=list)
-    """Times of the events with tokens."""
-    finished_s: float | None = None
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Time from the arrival to the first token."""
-        return self.event_times_s[0] - self.arrival_s if self.event_times_s else None
-
-    @property
-    def itl_s(self) -> list[float]:
-        """Gaps between the events with tokens."""
-        return [after - before for before, after in itertools.pairwise(self.event_times_s)]
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Time for each token behind the first; None for an answer of fewer than two."""
-        if self.finished_s is None or self.num_output < 2:
-            return None
-        return (self.finished_s - self.event_times_s[0]) / (self.num_output - 1)
-
-    @property
-    def latency_s(self) -> float | None:
-        """Time from the arrival to the end."""
-        return None if self.finished_s is None else self.finished_s - self.arrival_s
-
-
-class Step(NamedTuple):
-    """One step."""
-
-    start_s: float
-    """After the first step's start."""
-    duration_s: float
-    num_rows: int
-    num_tokens: int
-    is_decode: bool
-    """Whether every row computed one token: the last that it had sampled."""
-    num_waiting: int
-    kv_tokens: int
-    """Written, after the step."""
-    kv_slots: int
-    """Allocated, after the step."""
 
 
 @dataclass(slots=True)
@@ -138,7 +84,7 @@ class Measured:
 
     def run(self) -> Run:
         """Return the sums."""
-        requests = self.requests
+        requests, durations = self.requests, durations_of(self.requests)
         return Run(
             num_requests=len(requests),
             num_prompt_tokens=sum(request.num_prompt for request in requests),
@@ -148,8 +94,8 @@ class Measured:
             num_rows=sum(step.num_rows for step in self.steps),
             num_tokens=sum(step.num_tokens for step in self.steps),
             kv_waste=self.kv_waste,
-            ttft_s=[r.ttft_s for r in requests if r.ttft_s is not None],
-            tpot_s=[r.tpot_s for r in requests if r.tpot_s is not None],
-            itl_s=[gap for request in requests for gap in request.itl_s],
-            latency_s=[r.latency_s for r in requests if r.latency_s is not None],
+            ttft_s=durations["ttft"],
+            tpot_s=durations["tpot"],
+            itl_s=durations["itl"],
+            latency_s=durations["latency"],
         )

@@ -10,7 +10,7 @@ from chairlift.api.figures import STATISTICS, TIMES
 from chairlift.api.units import parse_duration
 
 if TYPE_CHECKING:
-    from chairlift.bench.measured import DrivenRequest
+    from chairlift.bench.driven_request import DrivenRequest
 
 _BOUND: Final = re.compile(r"\s*([a-z]+)_([a-z0-9]+)\s*=(.*)")
 

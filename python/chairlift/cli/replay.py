@@ -1,6 +1,7 @@
 """`chairlift replay`: recorded or drawn traffic through the real scheduler, without a model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,13 +17,17 @@ from chairlift.cli.picture import render_terminal
 from chairlift.cli.progress import Progress
 from chairlift.cli.recipes import RecipeRate, RecipeRequests, RecipeScale, draws_of, load_trace
 from chairlift.cli.replay_fleet import FleetRuns, fleet_of
-from chairlift.cli.report import Json, Result, SparseResult, report
+from chairlift.cli.report import Json, Result, SparseResult
+from chairlift.cli.report import report as print_results
 from chairlift.replay.fleet_options import FleetOptions
 from chairlift.replay.options import ReplayOptions
 from chairlift.replay.reservation import Reserve
 
 if TYPE_CHECKING:
+    from chairlift.api.figures import Run
+    from chairlift.bench.replay_steps import ReplaySteps
     from chairlift.replay.format import Header, StepTime
+    from chairlift.replay.run import OnStep, ReplayedStep
     from chairlift.replay.trace import Trace
     from chairlift.timeline.values import Timeline
 
@@ -71,6 +76,9 @@ def replay(
             help="Add a static run that computes every answer to the length of the longest of all.",
         ),
     ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="File for a report: one page of HTML without network.")
+    ] = None,
     as_json: Json = False,
     settings: dict[str, Any],
     fleet: dict[str, Any],
@@ -81,13 +89,16 @@ def replay(
     a step is a model fitted to the recorded steps; the same trace has the same figures everywhere.
     With --replicas many schedulers run behind a router.
     """
+    from chairlift.bench.report.files import check_report
     from chairlift.replay.settings import step_time_of
 
+    if report is not None:
+        check_report(report)
     given = draws_of(requests=requests, rate_per_s=rate, seed=seed, scale=scale)
     given_fleet = fleet_of(fleet, settings)
     if given_fleet is not None:
         _refuse_beside_replicas(
-            {"draw": draw, "write": write, "pad-static": pad_static}
+            {"draw": draw, "write": write, "pad-static": pad_static, "report": report}
             | {"reserve": settings.get("reserve")}
         )
     name = _one_trace(trace, named_trace)
@@ -102,21 +113,19 @@ def replay(
         return
     options = checked(ReplayOptions, **settings)
     step_time = step_time_of(loaded.header, loaded.steps, options)
-    notes = _faults(loaded)
-    drawn: list[Timeline] = []
+    replays = _Replays(loaded, options, step_time, draw, report is not None, notes=_faults(loaded))
     policies: list[Batching] | list[None] = batching or [None]
     num_runs = len(policies) + bool(loaded.steps) + pad_static
     progress = Progress("runs", num_runs, as_json=as_json)
     results: Iterator[SparseResult] = chain(
-        _padded(loaded, options, step_time) if pad_static else (),
-        _results(loaded, policies, options, step_time, notes, drawn, num_drawn=draw),
+        replays.padded() if pad_static else (), replays.policies(policies)
     )
     figures: list[SparseResult] = []
     if given_fleet is not None:
         runs = FleetRuns(loaded, options, step_time, given_fleet, seed or 0)
-        results = chain(_recorded(loaded), runs.results(policies, notes, figures))
+        results = chain(replays.recorded(), runs.results(policies, replays.notes, figures))
     title = f"{name}: {len(loaded.requests)} requests"
-    report(
+    print_results(
         progress.counting(results),
         title=f"{title}; {_describe(step_time, options)}",
         as_json=as_json,
@@ -124,13 +133,15 @@ def replay(
         progress=progress,
     )
     if figures:
-        report(figures, title=f"{title}; the fleet", as_json=as_json)
+        print_results(figures, title=f"{title}; the fleet", as_json=as_json)
     if not as_json:
         console = Console()
-        for timeline in drawn:
+        for timeline in replays.drawn:
             picture = render_terminal(timeline, console.width)
             console.print(f"\n[bold]{timeline.name}[/bold]", picture, sep="\n")
-    for note in notes:
+    if report is not None:
+        replays.write_report(report, title)
+    for note in replays.notes:
         typer.echo(note, err=True)
 
 
@@ -152,49 +163,114 @@ def _refuse_beside_replicas(given: dict[str, object]) -> None:
             raise ConfigError(message)
 
 
-def _results(
-    trace: "Trace",
-    policies: list[Batching] | list[None],
-    options: ReplayOptions,
-    step_time: "StepTime",
-    notes: list[str],
-    drawn: "list[Timeline]",
-    *,
-    num_drawn: int,
-) -> Iterator[Result]:
-    from chairlift.replay.run import replay
-    from chairlift.replay.settings import settings_of
-    from chairlift.timeline.from_replay import ReplayTimeline
+@dataclass(slots=True)
+class _Replays:
+    """The runs of a command, beside their figures: what is drawn, and what a report shows."""
 
-    yield from _recorded(trace)
-    for batching in policies:
-        settings = settings_of(trace.header, options, batching)
-        first = ReplayTimeline(settings, trace.requests, max_steps=num_drawn)
-        on_step = first.note if num_drawn else None
-        reserve = options.reserve or Reserve.NONE
-        replayed = replay(trace, settings, step_time, on_step, reserve)
-        if num_drawn:
-            drawn.append(first.timeline(only_used_rows=True))
-        yield summarize(settings.batching.value, replayed.run, **_sizes(settings))
-        if replayed.unanswered:
-            reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())
-            notes.append(f"{settings.batching.value}: not answered: {reasons}")
+    trace: "Trace"
+    options: ReplayOptions
+    step_time: "StepTime"
+    num_drawn: int
+    """Steps of each policy that the terminal shows."""
+    has_report: bool
+    drawn: "list[Timeline]" = field(default_factory=list)
+    reported: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def padded(self) -> Iterator[Result]:
+        """Yield the figures of static batching with padded answers."""
+        from chairlift.replay.padding import replay_padded
+
+        settings = self._settings(Batching.STATIC)
+        steps = self._steps(settings)
+        on_step = steps.note if steps else None
+        run = replay_padded(self.trace, settings, self.step_time, on_step).run
+        yield self._figures("padded", run, settings, steps)
+
+    def policies(self, policies: list[Batching] | list[None]) -> Iterator[Result]:
+        """Yield the figures of the recording, if there are any, and of each policy."""
+        from chairlift.replay.run import replay
+        from chairlift.timeline.from_replay import ReplayTimeline
+
+        yield from self.recorded()
+        for batching in policies:
+            settings = self._settings(batching)
+            first = ReplayTimeline(settings, self.trace.requests, max_steps=self.num_drawn)
+            steps = self._steps(settings)
+            noting = [first.note] if self.num_drawn else []
+            noting += [steps.note] if steps else []
+            reserve = self.options.reserve or Reserve.NONE
+            replayed = replay(self.trace, settings, self.step_time, _each(noting), reserve)
+            if self.num_drawn:
+                self.drawn.append(first.timeline(only_used_rows=True))
+            yield self._figures(settings.batching.value, replayed.run, settings, steps)
+            if replayed.unanswered:
+                reasons = ", ".join(f"{count} {why}" for why, count in replayed.unanswered.items())
+                self.notes.append(f"{settings.batching.value}: not answered: {reasons}")
+
+    def recorded(self) -> Iterator[Result]:
+        """Yield the figures of the recording, if there are any."""
+        from chairlift.replay.run import recorded_run
+
+        if self.trace.steps:
+            yield self._figures("recorded", recorded_run(self.trace), self.trace.header, None)
+
+    def _settings(self, batching: Batching | None) -> "Header":
+        from chairlift.replay.settings import settings_of
+
+        return settings_of(self.trace.header, self.options, batching)
+
+    def _steps(self, settings: "Header") -> "ReplaySteps | None":
+        from chairlift.bench.replay_steps import ReplaySteps
+
+        return ReplaySteps(settings, self.trace.requests) if self.has_report else None
+
+    def _figures(
+        self, name: str, run: "Run", settings: "Header", steps: "ReplaySteps | None"
+    ) -> Result:
+        figures = summarize(
+            name,
+            run,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+        )
+        if self.has_report:
+            from chairlift.bench.replay_steps import reported
+
+            at_once = not any(request.arrival for request in self.trace.requests)
+            self.reported.append(reported(figures, settings, "max" if at_once else None, steps))
+        return figures
+
+    def write_report(self, path: Path, title: str) -> None:
+        """Write the page of the runs.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
+        from chairlift.bench.report.answer import policy_sentences
+        from chairlift.bench.report.files import command_line, write_report
+        from chairlift.bench.report.method import replay_method
+        from chairlift.bench.report.page import render
+
+        settings = self._settings(None).model_dump(
+            mode="json", exclude={"event", "version", "step_time"}
+        )
+        page = render(
+            self.reported,
+            title=title,
+            sentences=[*policy_sentences(self.reported), *self.notes],
+            command=command_line(),
+            method=replay_method(settings, _describe(self.step_time, self.options)),
+        )
+        write_report(path, page)
 
 
-def _recorded(trace: "Trace") -> Iterator[Result]:
-    from chairlift.replay.run import recorded_run
+def _each(noting: "Sequence[OnStep]") -> "OnStep | None":
+    def note(step: "ReplayedStep") -> None:
+        for take in noting:
+            take(step)
 
-    if trace.steps:
-        yield summarize("recorded", recorded_run(trace), **_sizes(trace.header))
-
-
-def _padded(trace: "Trace", options: ReplayOptions, step_time: "StepTime") -> Iterator[Result]:
-    from chairlift.replay.padding import replay_padded
-    from chairlift.replay.settings import settings_of
-
-    settings = settings_of(trace.header, options, Batching.STATIC)
-    run = replay_padded(trace, settings, step_time).run
-    yield summarize("padded", run, **_sizes(settings))
+    return note if noting else None
 
 
 def _faults(trace: "Trace") -> list[str]:
@@ -202,13 +278,6 @@ def _faults(trace: "Trace") -> list[str]:
         return []
     times = "once" if len(trace.restarts) == 1 else f"{len(trace.restarts)} times"
     return [f"recorded: the engine was lost {times}; the requests it had are of unknown length"]
-
-
-def _sizes(settings: "Header") -> dict[str, int]:
-    return {
-        "max_num_seqs": settings.max_num_seqs,
-        "max_num_batched_tokens": settings.max_num_batched_tokens,
-    }
 
 
 def _describe(time: "StepTime", options: ReplayOptions) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from chairlift.api.figures import format_value
 from chairlift.cli.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, nothing else.")]
@@ -79,22 +80,3 @@ def _print_table(rows: Sequence[SparseResult], title: str, *, by_row: bool) -> N
     for key in list(rows[0])[1:]:
         table.add_row(key, *(format_value(key, row[key]) for row in rows))
     console.print(table)
-
-
-def format_value(key: str, value: str | float | None) -> str:
-    """Return a figure with three significant digits and its unit, a perplexity with five."""
-    if value is None:
-        return ""
-    if isinstance(value, str | int):
-        return str(value)
-    if key.endswith("_per_s"):
-        return f"{value:,.1f}"
-    if key.endswith("_s") or key == "seconds":
-        for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
-            if value * factor >= 1 or unit == "µs":
-                return f"{value * factor:#.3g}".rstrip(".") + f" {unit}"
-    if key.endswith(("utilization", "waste", "agreement", "acceptance")):
-        return f"{value:.1%}"
-    if key == "perplexity":
-        return f"{value:.5g}"
-    return f"{value:.3g}"

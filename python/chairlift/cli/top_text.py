@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from chairlift.cli.report import format_value
+from chairlift.api.figures import format_value
 
 
 def fitted(words: Sequence[str], width: int, between: str = ", ") -> str:

@@ -55,6 +55,8 @@ class ReplayedStep(NamedTuple):
     """After the step, those that wait for a reservation included."""
     num_used_blocks: int
     """After the step, those that are reserved included."""
+    num_kv_tokens: int
+    """Written in blocks after the step."""
 
 
 OnStep = Callable[[ReplayedStep], None]
@@ -259,8 +261,9 @@ class _Replay:
             done = StepRows.of(self._core)
             lost = [self._index_of_id[request_id] for request_id in done.preempted]
             waiting, used = self._num_waiting(), self._num_used_blocks()
+            duration, written = self._now - start, self._core.load().num_kv_tokens
             self._on_step(
-                ReplayedStep(start, self._now - start, view, owners, done, lost, waiting, used)
+                ReplayedStep(start, duration, view, owners, done, lost, waiting, used, written)
             )
         num_complete = token_counts.count(indices, self._now, is_repeat=work.is_repeat)
         if self._reserved is not None or len(events) != len(indices) + num_complete:

@@ -12,7 +12,12 @@ def cut(timeline: Timeline, seconds: float) -> Timeline:
     """
     steps = timeline.steps
     ends_s = (steps.end_ns - steps.start_ns[:1].sum()) * 1e-9
-    count = max(1, int((ends_s <= seconds).sum()))
+    return first_steps(timeline, int((ends_s <= seconds).sum()))
+
+
+def first_steps(timeline: Timeline, count: int) -> Timeline:
+    """Return the first steps of a timeline, at least one; spans as in `cut`."""
+    steps, count = timeline.steps, max(1, count)
     if count >= timeline.num_steps:
         return timeline
     spans = []

@@ -10,11 +10,12 @@ import typer
 
 from chairlift.api.choices import Batching
 from chairlift.api.errors import ConfigError
+from chairlift.api.figures import format_value
 from chairlift.bench.workload import Item
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.config_options import engine_options
 from chairlift.cli.progress import Progress
-from chairlift.cli.report import Json, Result, format_value, report
+from chairlift.cli.report import Json, Result, report
 
 if TYPE_CHECKING:
     from chairlift.api.figures import Run

@@ -14,22 +14,23 @@ from typing import TYPE_CHECKING
 import grpc
 
 from chairlift.api.errors import ChairliftError
+from chairlift.bench.driven_request import DrivenRequest
 from chairlift.bench.workload import Item
 from chairlift.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from chairlift.client import AsyncClient
+
+Connect = Callable[[], "AbstractAsyncContextManager[AsyncClient]"]
+"""Opens a connection."""
 
 
 @dataclass(slots=True)
-class SentRequest:
-    """The times of one request as its client saw them; seconds of the monotonic clock."""
+class SentRequest(DrivenRequest):
+    """One request as its client saw it; seconds of the monotonic clock, it arrives when sent."""
 
-    sent_s: float = 0.0
-    token_times_s: list[float] = field(default_factory=list)
-    """Time of each event with tokens."""
-    num_tokens: int = 0
-    ended_s: float = 0.0
     failure: str = ""
     """Reason of a refusal or failure."""
 
@@ -43,6 +44,8 @@ class LoadResult:
     """Arrival of each message, of all streams."""
     on_end: Callable[[], None] = lambda: None
     """Called when a request has ended."""
+    places: asyncio.Semaphore | None = None
+    """Places of the requests at a time; None is any number."""
 
 
 async def send_load(
@@ -50,6 +53,7 @@ async def send_load(
     work: Sequence[Item],
     num_streams: int,
     on_end: Callable[[], None] = lambda: None,
+    concurrency: int | None = None,
 ) -> LoadResult:
     """Send all of the work over some streams of one connection and wait for every end.
 
@@ -58,11 +62,14 @@ async def send_load(
         work: Requests in the order of arrival.
         num_streams: Calls that carry it.
         on_end: Called when a request has ended.
+        concurrency: Requests at a time: one is sent when it is due and so many others have ended.
 
     Raises:
         ChairliftError: A call broke.
     """
-    load = LoadResult([SentRequest() for _ in work], on_end=on_end)
+    requests = [SentRequest(0.0, len(item.prompt_token_ids)) for item in work]
+    places = None if concurrency is None else asyncio.Semaphore(concurrency)
+    load = LoadResult(requests, on_end=on_end, places=places)
     start = time.monotonic()
     shares = [
         [(i, work[i]) for i in range(stream, len(work), num_streams)]
@@ -86,12 +93,14 @@ async def _stream(
         for event in response.events:
             request = requests[int(event.request_id)]
             if event.HasField("tokens"):
-                request.num_tokens += event.tokens.num_tokens
-                request.token_times_s.append(now)
+                request.num_output += event.tokens.num_tokens
+                request.event_times_s.append(now)
             else:
                 _note(request, event, now)
                 if event.last:
                     load.on_end()
+                    if load.places is not None:
+                        load.places.release()
 
 
 def _note(request: SentRequest, event: pb.Event, now: float) -> None:
@@ -99,7 +108,7 @@ def _note(request: SentRequest, event: pb.Event, now: float) -> None:
         request.failure = event.rejected.error.reason
     elif event.HasField("failed"):
         request.failure = event.failed.error.reason
-    request.ended_s = now
+    request.finished_s = now
 
 
 async def _commands(
@@ -109,7 +118,9 @@ async def _commands(
         wait_s = start + item.arrival_s - time.monotonic()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        load.requests[number].sent_s = time.monotonic()
+        if load.places is not None:
+            await load.places.acquire()
+        load.requests[number].arrival_s = time.monotonic()
         yield pb.GenerateRequest(
             start=pb.Start(
                 request_id=str(number),
@@ -118,3 +129,30 @@ async def _commands(
                 stopping=pb.Stopping(max_tokens=item.max_tokens, ignore_eos=True),
             )
         )
+
+
+def send_over_grpc(
+    connect: Connect,
+    work: Sequence[Item],
+    num_streams: int,
+    on_end: Callable[[], None] = lambda: None,
+    concurrency: int | None = None,
+) -> LoadResult:
+    """Do `send_load` over a connection of its own.
+
+    Args:
+        connect: Opens it.
+        work: Requests in the order of arrival.
+        num_streams: Calls that carry it.
+        on_end: Called when a request has ended.
+        concurrency: Requests at a time.
+
+    Raises:
+        ChairliftError: There is no server, or a call broke.
+    """
+
+    async def send() -> LoadResult:
+        async with connect() as client:
+            return await send_load(client, work, num_streams, on_end, concurrency)
+
+    return asyncio.run(send())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chairlift.bench.arrivals import rates_of
 from chairlift.bench.policies import USUAL, Grid, policies_of
 from chairlift.bench.slo import bounds_of
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
@@ -13,15 +14,14 @@ from chairlift.cli.bench.policies_options import (
     Arrival,
     Work,
     offered_of,
-    rates_of,
     sizes_of,
     source_of,
 )
 from chairlift.cli.bench.policies_results import (
     print_results,
+    title_of,
     write_csv,
     write_json,
-    write_report,
 )
 from chairlift.cli.config_options import ADAPTER_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
@@ -110,12 +110,15 @@ def policies(
     Figures are those of vllm bench serve; docs/benchmark-policies.md defines them.
     """
     from chairlift.bench.comparison import Comparison
-    from chairlift.cli.bench.report.figures import figures_of
-    from chairlift.cli.bench.report.plots import check_plots, write_plots
+    from chairlift.bench.report.figures import figures_of
+    from chairlift.bench.report.files import check_report
+    from chairlift.bench.report.plots import check_plots, write_plots
 
     check_model(model)
     if plots is not None:
         check_plots(plots)
+    if report is not None:
+        check_report(report)
     chosen = Work(requests, max_tokens, seed, recipe, scale, trace, prompts)
     source = source_of(chosen)
     arrival = Arrival(rates_of(rates), burstiness, concurrency)
@@ -132,7 +135,7 @@ def policies(
     if csv is not None:
         write_csv(csv, runs)
     if report is not None:
-        write_report(report, runs, comparison)
+        _report(report, runs, comparison)
     if plots is not None:
         limits = [(bound.figure, bound.max_s) for bound in bounds]
         write_plots(plots, figures_of(runs, limits))
@@ -141,6 +144,25 @@ def policies(
             typer.echo(line)
     else:
         print_results(runs, comparison)
+
+
+def _report(path: Path, runs: "list[Run]", comparison: "Comparison") -> None:
+    from chairlift.bench.medians import medians
+    from chairlift.bench.report.answer import policy_sentences
+    from chairlift.bench.report.files import command_line, write_report
+    from chairlift.bench.report.method import policies_method
+    from chairlift.bench.report.page import render
+
+    bounds = comparison.bounds
+    page = render(
+        runs,
+        title=title_of(comparison, medians(runs)),
+        sentences=policy_sentences(runs, bounds),
+        command=command_line(),
+        method=policies_method(runs),
+        bounds=[(bound.figure, bound.max_s) for bound in bounds],
+    )
+    write_report(path, page)
 
 
 def _runs(comparison: "Comparison", into: Path | None, *, as_json: bool) -> "list[Run]":

@@ -85,27 +85,6 @@ def offered_of(arrival: Arrival) -> Offered:
     return Offered(burstiness, arrival.concurrency)
 
 
-def rates_of(text: str | None) -> list[float] | None:
-    """Return the rates of a list such as `2,4,8,max`, each once; inf is all at once.
-
-    Raises:
-        ConfigError: It is no such list.
-    """
-    if text is None:
-        return None
-    found = []
-    for part in text.split(","):
-        try:
-            rate = math.inf if part.strip() == "max" else float(part)
-        except ValueError:
-            rate = math.nan
-        if not rate > 0 or (math.isinf(rate) and part.strip() != "max"):
-            message = f"rates: expected rates such as 2,4,8,max, got {part!r}"
-            raise ConfigError(message)
-        found.append(rate)
-    return list(dict.fromkeys(found))
-
-
 def sizes_of(text: str | None) -> list[int]:
     """Return the numbers of rows of a list such as `1,2,4,8`, each once; none for None.
 

@@ -2,9 +2,6 @@
 
 import csv
 import json
-import math
-import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from chairlift.api.errors import ConfigError
-from chairlift.bench.bound import TITLES, Gain, gain_of, main_pair
+from chairlift.api.figures import format_value
 from chairlift.bench.medians import medians
 from chairlift.bench.policies import SCHEMA
-from chairlift.bench.slo import Bound, capacity
-from chairlift.cli.report import format_value
+from chairlift.bench.report.answer import capacities_of, describe_rate, gains_of
+from chairlift.bench.slo import Bound
 
 if TYPE_CHECKING:
     from chairlift.bench.comparison import Comparison, Run
@@ -66,35 +63,6 @@ def write_json(runs: "Sequence[Run]", bounds: Sequence[Bound]) -> Iterator[str]:
                 "is_exceeded": is_exceeded,
             }
         )
-
-
-def gains_of(runs: "Sequence[Run]") -> list[Gain]:
-    """Return the gain of the main pair of policies, for each number of rows, all at once."""
-    pair = main_pair(str(run["policy"]) for run in runs)
-    if pair is None:
-        return []
-    found = []
-    for rows in dict.fromkeys(run["rows"] for run in runs if run["policy"] == pair[0]):
-        alike = [run for run in runs if run["rate_per_s"] == "max" and _has_rows(run, rows)]
-        gain = gain_of(alike, *pair)
-        found += [gain] if gain is not None else []
-    return found
-
-
-def _has_rows(run: Mapping[str, Any], rows: int) -> bool:
-    return bool(run["rows"] == rows or run["policy"] == "none")
-
-
-def capacities_of(
-    runs: "Sequence[Run]", bounds: Sequence[Bound]
-) -> Iterator[tuple[str, int, float, bool]]:
-    """Yield policy, rows, the highest rate within the bounds, and whether the next exceeds them."""
-    if not bounds:
-        return
-    offered = [run for run in runs if isinstance(run["rate_per_s"], int | float)]
-    for policy, rows in dict.fromkeys((run["policy"], run["rows"]) for run in offered):
-        same = [(r["rate_per_s"], r) for r in offered if (r["policy"], r["rows"]) == (policy, rows)]
-        yield policy, rows, *capacity(same, bounds)
 
 
 def print_results(runs: "Sequence[Run]", comparison: "Comparison") -> None:
@@ -162,55 +130,6 @@ def title_of(comparison: "Comparison", lines: Sequence[Mapping[str, Any]]) -> st
     parts += [f"{sizes[0]} rows"] if len(sizes) == 1 else []
     parts += [f"medians of {comparison.grid.repeat}"] if comparison.grid.repeat > 1 else []
     return ", ".join(parts)
-
-
-def describe_rate(rate: float | str | None) -> str:
-    """Return an offered rate in words."""
-    if rate is None:
-        return "at their own times"
-    return "all at once" if rate in ("max", math.inf) else f"at {rate:g}/s"
-
-
-def sentences_of(runs: "Sequence[Run]", bounds: Sequence[Bound]) -> list[str]:
-    """Return what the comparison says, the answer first."""
-    found = [gain.sentence() for gain in reversed(gains_of(runs))]
-    for policy, rows, rate, is_exceeded in capacities_of(runs, bounds):
-        words = f"{rate:g} requests/s" if rate else "less than every offered rate"
-        words += "" if is_exceeded or not rate else " or more"
-        found.append(f"Within the bounds, {TITLES[policy]} at {rows} rows takes {words}.")
-    if found:
-        return found
-    lines = medians(runs)
-    first, last = lines[0], lines[-1]
-    times = [format_value("ttft_p50_s", line["ttft_p50_s"]) for line in (first, last)]
-    return [
-        f"With requests {describe_rate(last['rate_per_s'])}, the median request got its first "
-        f"token after {times[1]} under {TITLES[last['policy']]}"
-        + (f", and after {times[0]} under {TITLES[first['policy']]}." if first != last else ".")
-    ]
-
-
-def write_report(path: Path, runs: "Sequence[Run]", comparison: "Comparison") -> None:
-    """Write the page of a comparison.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    from chairlift.cli.bench.report.page import render
-
-    bounds = comparison.bounds
-    page = render(
-        runs,
-        title=title_of(comparison, medians(runs)),
-        sentences=sentences_of(runs, bounds),
-        command=shlex.join(["chairlift", *sys.argv[1:]]),
-        bounds=[(bound.figure, bound.max_s) for bound in bounds],
-    )
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        message = f"report: cannot write {path}: {error.strerror}"
-        raise ConfigError(message) from None
 
 
 def write_csv(path: Path, runs: "Sequence[Run]") -> None:

@@ -20,7 +20,8 @@ class Scale(NamedTuple):
         """Return the place of a value."""
         low, high = self.low, self.high
         if self.is_log:
-            value, low, high = (math.log10(max(v, 1e-12)) for v in (value, low, high))
+            # A value of 0 has no logarithm, and is drawn at the edge.
+            value, low, high = (math.log10(v) for v in (max(value, low), low, high))
         share = (value - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
 

@@ -5,12 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from chairlift.api.figures import format_value
 from chairlift.bench.bound import StepCurve
 from chairlift.bench.medians import medians
-from chairlift.cli.bench.report.charts import Bar, Chart, Series, draw_bars, draw_lines
-from chairlift.cli.report import format_value
+from chairlift.bench.report.answer import is_modelled
+from chairlift.bench.report.charts import Bar, Chart, Series, draw_bars, draw_lines
+from chairlift.bench.steps import NUM_RECORDS
 from chairlift.timeline.axis import Unit
-from chairlift.timeline.cut import cut
+from chairlift.timeline.cut import cut, first_steps
 from chairlift.timeline.figure import draw_figure
 from chairlift.timeline.line_styles import BOUND, policy_style
 from chairlift.timeline.lists import from_lists
@@ -18,6 +20,9 @@ from chairlift.timeline.shapes import Figure as Drawing
 
 Run = Mapping[str, Any]
 Lines = Sequence[Mapping[str, Any]]
+
+SERVER: Final = "server"
+"""In the place of a policy, where only the server knows it."""
 
 TITLES: Final = {
     "none": "no batching",
@@ -27,6 +32,8 @@ TITLES: Final = {
     "unchunked": "unchunked",
     "continuous": "continuous",
     "cached": "cached",
+    "recorded": "recorded",
+    SERVER: "server",
 }
 _DRAWN: Final = ("static", "dynamic", "continuous")
 """Policies of the timelines, where there are runs of them."""
@@ -45,29 +52,40 @@ class Figure:
     rows: Sequence[Sequence[str]]
 
 
-def main_rows(runs: Sequence[Run]) -> int:
-    """Return the rows that figures of several policies show: the most that were measured."""
-    return max(int(run["rows"]) for run in runs)
-
-
-def figures_of(runs: Sequence[Run], bounds: Sequence[tuple[str, float]]) -> Iterator[Figure]:
-    """Yield the figures that the runs allow.
+def figures_of(
+    runs: Sequence[Run], bounds: Sequence[tuple[str, float]], max_steps: int = NUM_RECORDS
+) -> Iterator[Figure]:
+    """Yield the figures that the runs allow; titles of what is modelled say so.
 
     Args:
         runs: At least one.
         bounds: Names of figures and their bounds in seconds.
+        max_steps: Steps of the timelines.
     """
-    rows = main_rows(runs)
+    mark = " (model)" if is_modelled(runs) else ""
+    for figure in _figures(runs, bounds, max_steps):
+        yield replace(figure, title=figure.title + mark)
+
+
+def _figures(
+    runs: Sequence[Run], bounds: Sequence[tuple[str, float]], max_steps: int
+) -> Iterator[Figure]:
+    # Figures of several policies show the most rows that were measured.
+    rows = max((run["rows"] for run in runs if run["rows"] is not None), default=None)
     same = [run for run in runs if run["rows"] == rows or run["policy"] == "none"]
     lines = medians(same)
     rate = "max" if any(line["rate_per_s"] == "max" for line in lines) else lines[-1]["rate_per_s"]
     alike = [line for line in lines if line["rate_per_s"] == rate]
-    yield _throughput(alike, rate)
+    if runs[0]["policy"] != SERVER:
+        yield _throughput(alike, rate)
+    flows = [run["flow"] for run in same if run["rate_per_s"] == rate and "flow" in run]
+    if flows:
+        yield _flow(flows[0])
     drawn = {
         run["policy"]: run for run in same if run["rate_per_s"] == rate and run.get("timeline")
     }
     if drawn:
-        yield _timelines(drawn)
+        yield _timelines(drawn, max_steps)
     offered = [line for line in lines if isinstance(line["rate_per_s"], int | float)]
     if len({line["rate_per_s"] for line in offered}) > 1:
         yield from _sweep(offered, bounds)
@@ -110,9 +128,32 @@ def _offered(rate: float | str | None) -> str:
     return "all requests at once" if rate == "max" else f"{rate:g} requests per second offered"
 
 
-def _timelines(drawn: Mapping[str, Run]) -> Figure:
+def _flow(points: Sequence[Sequence[float]]) -> Figure:
+    names = ("sent", "begun", "ended")
+    styles = [policy_style(name) for name in ("dynamic", "static", "continuous")]
+    series = [
+        Series(name, style, [(point[0], point[i]) for point in points], has_marks=False)
+        for i, (name, style) in enumerate(zip(names, styles, strict=True), start=1)
+    ]
+    quarters = [points[round(i * (len(points) - 1) / 4)] for i in range(5)]
+    return Figure(
+        "flow",
+        "Requests over time",
+        "Requests that were sent, had their first token, and had ended. The "
+        "distance of two lines along the time is the wait for the first token, and the time of an "
+        "answer; their distance in height is how many wait, and how many run.",
+        draw_lines(
+            Chart("Requests sent, begun and ended over time", "seconds", "requests", series)
+        ),
+        ("seconds", *names),
+        [(f"{point[0]:.3g}", *(f"{n:,.0f}" for n in point[1:])) for point in quarters],
+    )
+
+
+def _timelines(drawn: Mapping[str, Run], max_steps: int) -> Figure:
     names = [name for name in _DRAWN if name in drawn] or list(drawn)[:3]
     kept = {name: replace(from_lists(drawn[name]["timeline"]), name=TITLES[name]) for name in names}
+    kept = {name: first_steps(timeline, max_steps) for name, timeline in kept.items()}
     # A policy of which the first steps alone are kept must not look as if it had ended.
     ends_s = [t.seconds for name, t in kept.items() if t.num_steps < drawn[name]["num_steps"]]
     timelines = {name: cut(t, min(ends_s, default=t.seconds)) for name, t in kept.items()}
@@ -255,11 +296,12 @@ def _batch_sizes(lines: Lines) -> Figure:
 
 
 def _step_times(runs: Sequence[Run]) -> Iterator[Figure]:
-    points = StepCurve(run["step_curve"] for run in runs).points
+    points = StepCurve(run.get("step_curve", ()) for run in runs).points
     if not points:
         return
-    series = [Series("measured", policy_style("continuous"), points, has_marks=len(points) <= 20)]
-    environment = runs[0]["environment"]
+    name = "model" if is_modelled(runs) else "measured"
+    series = [Series(name, policy_style("continuous"), points, has_marks=len(points) <= 20)]
+    environment = runs[0].get("environment", {})
     floor = _floor_s(environment)
     about = (
         "The median time of a step in which so many rows decode: it takes back a part of what full "

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from chairlift.cli.bench.report.axes import horizontal, linear, logarithmic, vertical
+from chairlift.bench.report.axes import horizontal, linear, logarithmic, vertical
 from chairlift.timeline.line_styles import LineStyle, mark_shapes
 from chairlift.timeline.shapes import (
     INK,

@@ -5,15 +5,20 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
+from chairlift.api.figures import format_value
 from chairlift.bench.medians import medians
 from chairlift.bench.policies import SCHEMA
-from chairlift.cli.bench.report.figures import TITLES, Figure, Run, figures_of
-from chairlift.cli.report import format_value
+from chairlift.bench.report.answer import is_modelled
+from chairlift.bench.report.figures import SERVER, TITLES, Figure, Run, figures_of
+from chairlift.bench.report.method import DEFINITIONS, Method
 from chairlift.timeline.document import render_document
 from chairlift.timeline.svg import style_of, svg_of
 
 MAX_BYTES: Final = 300 * 1024
 """Size of a report at most."""
+
+_MAX_STEPS: Final = (400, 200, 100, 50, 25)
+"""Steps of the timelines: fewer where the page would be too large."""
 
 _COLUMNS: Final = {
     "tokens/s": ("tokens_per_s", max),
@@ -30,19 +35,6 @@ _COLUMNS: Final = {
 }
 """Figures of the table, and which of two is better at one rate."""
 
-_DEFINITIONS: Final = (
-    ("TTFT", "from the arrival of a request to its first token"),
-    (
-        "ITL",
-        "gap between two events with tokens of an answer; an event of checked drafts has several",
-    ),
-    ("TPOT", "(latency - TTFT) / (tokens - 1), of answers of two tokens or more"),
-    ("latency", "from the arrival to the end of the answer; vllm bench serve calls it E2EL"),
-    ("slot use", "rows that computed something, over all rows, averaged over the steps"),
-    ("KV waste", "allocated KV slots that are not written yet, averaged over the steps"),
-    ("goodput", "requests per second that keep every bound of --slo"),
-)
-
 
 def render(
     runs: Sequence[Run],
@@ -50,6 +42,7 @@ def render(
     title: str,
     sentences: Sequence[str],
     command: str,
+    method: Method,
     bounds: Sequence[tuple[str, float]] = (),
 ) -> str:
     """Return the report as one HTML document.
@@ -59,25 +52,33 @@ def render(
         title: The work in one line.
         sentences: The answer first.
         command: That makes the report again.
+        method: How the runs came about.
         bounds: Names of figures and their bounds in seconds.
     """
-    figures = list(figures_of(runs, bounds))
-    body = "\n".join(
-        [
-            f"<h1>{escape(sentences[0])}</h1>",
-            *(f"<p>{escape(sentence)}</p>" for sentence in sentences[1:]),
-            f'<p class="quiet-text">{escape(title)}</p>',
-            "<h2>The policies</h2>",
-            _scroll("Figures by policy", _policies(medians(runs))),
-            *(_figure(figure) for figure in figures),
-            *_method(runs, command),
-        ]
-    )
-    page = _document(title, body, _data(runs))
-    if len(page.encode()) > MAX_BYTES:
-        # The file of runs has all of them.
-        page = _document(title, body, _data(medians(runs)))
+    page = ""
+    for max_steps in _MAX_STEPS:
+        figures = list(figures_of(runs, bounds, max_steps=max_steps))
+        body = "\n".join(
+            [
+                f"<h1>{escape(sentences[0])}</h1>",
+                *(f"<p>{escape(sentence)}</p>" for sentence in sentences[1:]),
+                f'<p class="quiet-text">{escape(title)}</p>',
+                f"<h2>{_table_title(runs)}</h2>",
+                _scroll("Figures by run", _lines(medians(runs))),
+                *(_figure(figure) for figure in figures),
+                *_how(runs, method, command),
+            ]
+        )
+        # The medians alone are enough where all runs are too many: the file of runs has those.
+        for shown in (runs, medians(runs)):
+            page = _document(title, body, _data(runs[0], shown))
+            if len(page.encode()) <= MAX_BYTES:
+                return page
     return page
+
+
+def _table_title(runs: Sequence[Run]) -> str:
+    return "The policies" if runs[0]["policy"] != SERVER else "The server"
 
 
 def _document(title: str, body: str, data: object) -> str:
@@ -89,9 +90,9 @@ def _document(title: str, body: str, data: object) -> str:
     return render_document(title, body, style=style, script=script, data=data, inner_styles=inner)
 
 
-def _data(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _data(first: Run, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     slim = [{k: v for k, v in run.items() if k not in {"timeline", "environment"}} for run in runs]
-    return {"schema": SCHEMA, "environment": runs[0].get("environment"), "runs": slim}
+    return {"schema": SCHEMA, "environment": first.get("environment"), "runs": slim}
 
 
 def _scroll(name: str, content: str) -> str:
@@ -123,12 +124,19 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _policies(lines: Sequence[Mapping[str, Any]]) -> str:
+def _lines(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the runs; what all of them lack is no column."""
     columns = {name: known for name, known in _COLUMNS.items() if known[0] in lines[0]}
+    leading = {
+        "policy": [escape(TITLES[line["policy"]]) for line in lines],
+        "rows": [str(line["rows"]) for line in lines if line["rows"] is not None],
+        "offered": [escape(_rate(line)) for line in lines],
+    }
+    names = [name for name in leading if leading[name] and (name, lines[0]["policy"]) != _ONE]
     rows = []
-    for line in lines:
+    for place, line in enumerate(lines):
         rivals = [rival for rival in lines if rival["rate_per_s"] == line["rate_per_s"]]
-        cells = [escape(TITLES[line["policy"]]), str(line["rows"]), escape(_rate(line))]
+        cells = [leading[name][place] for name in names]
         for key, better in columns.values():
             cell = escape(format_value(key, line[key]))
             if key == "tokens_per_s" and line["num_repeats"] > 1:
@@ -137,7 +145,11 @@ def _policies(lines: Sequence[Mapping[str, Any]]) -> str:
             is_best = key != "slot_utilization" and line[key] == better(r[key] for r in rivals)
             cells.append(f"<b>{cell}</b>" if is_best and len(rivals) > 1 else cell)
         rows.append(cells)
-    return _table(("policy", "rows", "offered", *columns), rows)
+    return _table((*names, *columns), rows)
+
+
+_ONE: Final = ("policy", SERVER)
+"""A column that says nothing: how a server batches is not known."""
 
 
 def _rate(line: Mapping[str, Any]) -> str:
@@ -147,21 +159,13 @@ def _rate(line: Mapping[str, Any]) -> str:
     return "own times" if rate is None else "at once" if rate == "max" else f"{rate:g}/s"
 
 
-def _method(runs: Sequence[Run], command: str) -> Iterator[str]:
-    first = runs[0]
-    facts = {**first["environment"], **{f"work: {k}": v for k, v in first["work"].items()}}
-    facts |= {f"lengths: {k}": f"{v:.4g}" for k, v in first["lengths"].items()}
-    others = max(run["other_cores"] or 0.0 for run in runs)
-    facts["cores that other work used, at most"] = f"{others:.2f}"
-    yield "<h2>How it was measured</h2>"
+def _how(runs: Sequence[Run], method: Method, command: str) -> Iterator[str]:
+    yield f"<h2>How it was {'modelled' if is_modelled(runs) else 'measured'}</h2>"
     yield f"<pre>{escape(command)}</pre>"
-    yield (
-        "<p>Every policy gets the same token ids and the same lengths of answers, greedy, "
-        "end-of-sequence ignored. Policies take turns within a repetition.</p>"
-    )
-    yield _list(facts.items())
+    yield f"<p>{escape(method.about)}</p>"
+    yield _list(method.facts.items())
     yield "<h2>Definitions</h2><p>Those of vllm bench serve.</p>"
-    yield _list(_DEFINITIONS)
+    yield _list((name, meaning) for name, key, meaning in DEFINITIONS if key in runs[0])
     yield '<p><button id="download" hidden>Download the data (JSON)</button></p>'
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from chairlift.api.errors import ConfigError
-from chairlift.cli.bench.report.figures import Figure
+from chairlift.bench.report.figures import Figure
 from chairlift.timeline.png import render_png
 from chairlift.timeline.shapes import DARK, LIGHT
 from chairlift.timeline.svg import svg_of
