@@ -1,12 +1,13 @@
 """What the rows of a step did, as the core recorded it."""
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chairlift import _core
+if TYPE_CHECKING:
+    from chairlift import _core
 
 
 class RowWork(IntEnum):
@@ -35,7 +36,7 @@ class StepRows(NamedTuple):
     """Ids of the requests that lost a row before the step, one per answer."""
 
     @classmethod
-    def of(cls, scheduler: _core.Scheduler) -> "StepRows":
+    def of(cls, scheduler: "_core.Scheduler") -> "StepRows":
         """Read the record of the step that ended last."""
         packed, preempted = scheduler.last_step()
         columns = np.frombuffer(packed, dtype=np.int32).reshape(-1, 4).T
