@@ -16,6 +16,8 @@ from chairlift.client import connect_async
 from tests.ray.cluster import running
 
 pytestmark = [
+    # Ray waits for none of the processes that it starts.
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
     pytest.mark.timeout(600),
     # One cluster for all tests of this file, one after another.
