@@ -247,7 +247,13 @@ class Outbox:
         return request not in self._untaken
 
     def take(self) -> list[bytes]:
-        """Return everything that is unsent, as encoded messages."""
+        """Return everything that is unsent, as encoded messages of `GenerateResponse`.
+
+        Calls of `GenerationService` send these bytes. The calls of other protocols parse them: a
+        message of one event takes 2.4 us, one of 16 events 23 us, less than it takes Python to
+        read the fields of the events. Decoded events would be a second form of each event in
+        `rust/chairlift-delivery`, which merges unsent tokens and keeps logs as bytes.
+        """
         self._num_events = 0
         self._untaken.clear()
         self._room.set()
