@@ -137,5 +137,8 @@ def draw_bars(label: str, title: str, bars: Sequence[Bar]) -> Figure:
         if bar.high > bar.low:
             shapes.append(Line([(low, y + 11), (high, y + 11)], INK))
             shapes += [Line([(x, y + 6), (x, y + 16)], INK) for x in (low, high)]
-        shapes.append(Text(max(end, high) + 8, y + 15, said, INK, 12))
+        x = max(end, high) + 8
+        # No line of the grid crosses the words.
+        shapes.append(Boxes([Box(x - 2, y + 2, text_width(said, 12) + 4, 18)], PAGE))
+        shapes.append(Text(x, y + 15, said, INK, 12))
     return _figure(bottom + _BOTTOM, label, shapes)
