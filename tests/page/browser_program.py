@@ -200,6 +200,8 @@ def moves_over_cells(browser: Browser, urls: dict[str, str]) -> None:
     """Arrow keys move over the cells, and say what is there."""
     with opened(browser, urls["dropped"]) as page:
         until_shown(page)
+        # On a busy machine the first rows are drawn long after the first figures.
+        until(page, "/last step; (?!no step)/.test(document.querySelector('#rows').ariaLabel)")
         page.keyboard.press("p")
         page.focus("#rows")
         page.keyboard.press("ArrowLeft")
