@@ -215,6 +215,10 @@ chaos: setup ## Hostile clients and faults against real servers (SCENARIO=all SC
 check-clients: setup ## Real clients of the OpenAI API in environments of their own (CLIENTS="litellm codex"; needs Node.js)
 	@$(BIN)/python -m tests.clients.openai $(TOOLS) $(CLIENTS)
 
+.PHONY: check-load
+check-load: setup ## guidellm beside `chairlift bench serve --url` on one server of the demo: TTFT, TPOT, throughput of both
+	@$(BIN)/python -m tests.clients.load $(UV) $(TOOLS)
+
 .PHONY: check-checkpoints
 check-checkpoints: setup ## Checkpoints that llm-compressor and GPTQModel make of SmolLM2, beside transformers (FORMATS="W8A16 FP8")
 	@$(BIN)/python -m tests.checkpoints $(TOOLS) $(FORMATS)
