@@ -897,12 +897,12 @@ class Scheduler:
     def explain(self, request_id: int) -> Waiting | None:
         """Tells how a request stands; None if it has ended or never was."""
 
-    def waiting_of(self, tenant: str, most: int) -> tuple[list[tuple[int, Waiting]], int]:
+    def waiting_of(self, tenant: str, max_requests: int) -> tuple[list[tuple[int, Waiting]], int]:
         """Returns the waiting requests of a tenant in the order of the queue.
 
         Returns:
-            The first `most` of them by id, and how many there are. Takes time in `most`, and in the
-            number of preempted requests, suspended requests and tenants.
+            The first `max_requests` of them by id, and how many there are. Takes time in
+            `max_requests`, and in the number of preempted requests, suspended requests and tenants.
         """
 
     def block_map(self, tenant: str) -> bytes:
@@ -1266,7 +1266,7 @@ class Experts:
         scores: str,
         activation: str = "silu",
         bias: Sequence[float] | None = None,
-        least_sum: float | None = None,
+        min_weight_sum: float | None = None,
         multiplier: float = 1.0,
         limit: float | None = None,
         alpha: float = 1.0,
@@ -1282,7 +1282,7 @@ class Experts:
             scores: What weighs an expert: `softmax` over all, `softmax_of_chosen` or `sigmoid`.
             activation: As of `activate`.
             bias: Of each expert, added to the scores for the choice alone.
-            least_sum: The weights of a token are divided by their sum, which is at least this.
+            min_weight_sum: The weights of a token are divided by their sum, which is at least this.
             multiplier: Of the weights.
             limit: Gates are at most this, ups at most as far from 0, and get 1 more; the gate is
                 gate * sigmoid(alpha * gate).
@@ -1365,13 +1365,13 @@ def copy_states(state: Tensor, moves: Tensor) -> None:
 def gated_delta(
     qkv: Tensor,
     gate: Tensor,
-    b_a: Tensor,
+    beta_alpha: Tensor,
     rate: Tensor,
     dt_bias: Tensor,
     norm_weight: Tensor,
     eps: float,
-    most_share: float,
-    in_turn: bool,
+    max_beta: float,
+    interleaved_heads: bool,
     state: Tensor,
     rows: Tensor,
     starts: Tensor,
@@ -1380,7 +1380,7 @@ def gated_delta(
 ) -> None:
     """Computes the gated delta rule of each head along the tokens of its row.
 
-    Value head n has key head `n % num_key_heads` if `in_turn`; else neighbours share one.
+    Value head n has key head `n % num_key_heads` if `interleaved_heads`; else neighbours share one.
     `state` float32 `[states, num_value_heads, key_dim, value_dim]` moves on, as of `causal_conv`.
     """
 

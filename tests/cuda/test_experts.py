@@ -18,14 +18,14 @@ SWIGLU = ExpertGate(2, ACTIVATIONS.index("silu"), torch.inf, 1.0, 0.0)
 ROUNDING = {BF16: 2**-7, F16: 2**-10}
 ROUTERS = {
     "softmax": {"scores": "softmax"},
-    "softmax, divided by its sum": {"scores": "softmax", "least_sum": 0.0},
+    "softmax, divided by its sum": {"scores": "softmax", "min_weight_sum": 0.0},
     "softmax of the chosen": {"scores": "softmax_of_chosen", "multiplier": 0.3},
-    "softmax, a bias, a least sum": {"scores": "softmax", "bias": True, "least_sum": 0.7},
+    "softmax, a bias, a least sum": {"scores": "softmax", "bias": True, "min_weight_sum": 0.7},
     "sigmoid, a bias, factors": {
         "scores": "sigmoid",
         "bias": True,
         "factors": True,
-        "least_sum": 1e-12,
+        "min_weight_sum": 1e-12,
         "multiplier": 2.5,
     },
 }
@@ -42,7 +42,7 @@ def route(
     scores: str,
     bias: torch.Tensor | None = None,
     factors: torch.Tensor | None = None,
-    least_sum: float | None = None,
+    min_weight_sum: float | None = None,
     multiplier: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The experts of each token and their weights, `[T, top_k]`."""
@@ -51,7 +51,12 @@ def route(
     weights = guarded(torch.full((num_tokens, top_k), torch.nan))
     numbers = (None if own is None else guarded(own) for own in (bias, factors))
     arguments = [chosen, weights, guarded(logits), *numbers, num_experts, num_tokens, num_experts]
-    arguments += [top_k, SCORES.index(scores), -1.0 if least_sum is None else least_sum, multiplier]
+    arguments += [
+        top_k,
+        SCORES.index(scores),
+        -1.0 if min_weight_sum is None else min_weight_sum,
+        multiplier,
+    ]
     run(instance("route_experts"), (-(-num_tokens // 4),), 128, 16 * num_experts, arguments)
     return chosen, weights
 

@@ -11,9 +11,9 @@ from tests.kernels import reference
 NUM, HIDDEN, INNER = 5, 32, 48
 ROUTERS = {
     "softmax": {"scores": "softmax"},
-    "softmax, normalized": {"scores": "softmax", "least_sum": 0.0},
+    "softmax, normalized": {"scores": "softmax", "min_weight_sum": 0.0},
     "softmax of the chosen": {"scores": "softmax_of_chosen"},
-    "sigmoid, with a bias": {"scores": "sigmoid", "bias": True, "least_sum": 1e-12},
+    "sigmoid, with a bias": {"scores": "sigmoid", "bias": True, "min_weight_sum": 1e-12},
 }
 
 
@@ -26,7 +26,7 @@ def route(
     top_k: int,
     scores: str,
     bias: torch.Tensor | None = None,
-    least_sum: float | None = None,
+    min_weight_sum: float | None = None,
 ) -> torch.Tensor:
     """Return the weight of each expert, `[T, num_experts]`, 0 for those that are not chosen."""
     choices = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid()}
@@ -35,8 +35,8 @@ def route(
     weights = own.gather(-1, chosen)
     if scores == "softmax_of_chosen":
         weights = weights.softmax(-1)
-    if least_sum is not None:
-        weights = weights / weights.sum(-1, keepdim=True).clamp(min=least_sum)
+    if min_weight_sum is not None:
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=min_weight_sum)
     return torch.zeros_like(logits).scatter(-1, chosen, weights)
 
 

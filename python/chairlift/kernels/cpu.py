@@ -125,7 +125,7 @@ class Experts:
             scores=rules.scores,
             activation=rules.activation,
             bias=choice_bias,
-            least_sum=rules.min_weight_sum,
+            min_weight_sum=rules.min_weight_sum,
             multiplier=rules.multiplier,
             gated=rules.gated,
             factors=factors,

@@ -11,7 +11,7 @@ pub struct ConfigError {
     pub got: u64,
 }
 
-/// Refuses a setting below `least`; `meaning` says where that comes from, unless it is empty.
+/// Refuses a setting below `min`; `meaning` says where that comes from, unless it is empty.
 pub(crate) fn check_min(
     name: &'static str,
     got: usize,
@@ -33,7 +33,7 @@ pub(crate) fn check_min(
     })
 }
 
-/// Refuses a setting above `most`.
+/// Refuses a setting above `max`.
 pub(crate) fn check_max(name: &'static str, got: usize, max: usize) -> Result<(), ConfigError> {
     if got <= max {
         return Ok(());

@@ -106,7 +106,7 @@ impl KvCache {
         BlockTable::new(self.groups.len(), num_indices, (root, source), tenant)
     }
 
-    /// How the blocks are used, by cells; `own` is the tenant's.
+    /// How the blocks are used, by cells; the blocks of `tenant` are counted apart.
     pub(crate) fn block_map(&self, tenant: Option<Tenant>) -> Vec<CellUse> {
         self.map.cells(tenant)
     }

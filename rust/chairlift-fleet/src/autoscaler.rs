@@ -33,10 +33,8 @@ impl Autoscaler {
         num_replicas: usize,
         num_in_flight: usize,
     ) -> usize {
-        let (least, most) = (self.options.min_replicas, self.max_replicas);
-        let wanted = num_in_flight
-            .div_ceil(self.options.target)
-            .clamp(least, most);
+        let (min, max) = (self.options.min_replicas, self.max_replicas);
+        let wanted = num_in_flight.div_ceil(self.options.target).clamp(min, max);
         let since = |is_wanted: bool, since: Option<Nanos>| is_wanted.then(|| since.unwrap_or(now));
         self.more_since = since(wanted > num_replicas, self.more_since);
         self.fewer_since = since(wanted < num_replicas, self.fewer_since);

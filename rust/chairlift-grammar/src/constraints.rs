@@ -185,12 +185,12 @@ impl Constraints {
         let workers = self.workers.get_or_init(|| {
             let available = thread::available_parallelism().map_or(1, usize::from);
             // The thread that waits helps.
-            let most = if self.has_idle_cores {
+            let max_threads = if self.has_idle_cores {
                 (available / 2).max(1)
             } else {
                 available - 1
             };
-            Workers::new(most.min(MAX_THREADS), self.has_idle_cores)
+            Workers::new(max_threads.min(MAX_THREADS), self.has_idle_cores)
         });
         let begun = workers.begin(Arc::clone(&step) as Arc<dyn Work>);
         Some(Pending {

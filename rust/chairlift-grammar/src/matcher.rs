@@ -155,9 +155,9 @@ impl Matcher {
         }
     }
 
-    /// Tokens that are likely to follow, since the grammar leaves only one text: up to `most`. Another way to write that text in
+    /// Tokens that are likely to follow, since the grammar leaves only one text: up to `max_tokens`. Another way to write that text in
     /// tokens is allowed too.
-    pub fn forced(&mut self, most: usize) -> Vec<i32> {
+    pub fn forced(&mut self, max_tokens: usize) -> Vec<i32> {
         let has_ended = self.has_ended();
         let forced = self.with_parser(|parser| {
             if has_ended || parser.stop_reason() != StopReason::NotStopped {
@@ -175,7 +175,11 @@ impl Matcher {
             Ok(tokens)
         });
         let forced = forced.unwrap_or_default();
-        forced.into_iter().take(most).map(|id| id as i32).collect()
+        forced
+            .into_iter()
+            .take(max_tokens)
+            .map(|id| id as i32)
+            .collect()
     }
 
     fn truncate(&mut self, len: usize) {

@@ -32,10 +32,10 @@ pub fn matched_names(patterns: &[String], names: &[String]) -> Result<Matched, C
             let mut builder = RegexBuilder::new();
             let expr = search(&mut builder, pattern)?;
             let mut regex = builder.to_regex_limited(expr, FUEL)?;
-            let own: Vec<_> = (0..names.len())
+            let matching: Vec<_> = (0..names.len())
                 .filter(|&i| regex.is_match(&names[i]))
                 .collect();
-            let known = own
+            let known = matching
                 .iter()
                 .map(|&i| RegexAst::Literal(names[i].clone()))
                 .collect();
@@ -46,7 +46,7 @@ pub fn matched_names(patterns: &[String], names: &[String]) -> Result<Matched, C
             found
                 .is_complete
                 .push(regex_of(builder, &rest)?.always_empty());
-            found.names.push(own);
+            found.names.push(matching);
         }
         Ok(found)
     })

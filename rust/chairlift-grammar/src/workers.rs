@@ -102,17 +102,17 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts as many threads as the system gives, up to `most`.
+    /// Starts as many threads as the system gives, up to `max_threads`.
     ///
     /// With `overlaps` they take pieces as soon as a batch begins, else when it is waited for.
-    pub(crate) fn new(most: usize, overlaps: bool) -> Self {
+    pub(crate) fn new(max_threads: usize, overlaps: bool) -> Self {
         let shared = Arc::<Shared>::default();
         let start = |_: &usize| {
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name("chairlift-masks".into());
             builder.spawn(move || work(&shared)).is_ok()
         };
-        let num_threads = (0..most).take_while(start).count();
+        let num_threads = (0..max_threads).take_while(start).count();
         Self {
             shared,
             num_threads,

@@ -115,9 +115,9 @@ impl AdapterTable {
     #[pyo3(signature = (slot, update))]
     fn set(&self, slot: usize, update: Option<&LowRank>) -> PyResult<()> {
         let mut slots = self.slots.write();
-        let most = slots.len();
+        let max_slots = slots.len();
         let Some(place) = slot.checked_sub(1).and_then(|place| slots.get_mut(place)) else {
-            let message = format!("slot: expected 1 to {most}, got {slot}");
+            let message = format!("slot: expected 1 to {max_slots}, got {slot}");
             return Err(PyValueError::new_err(message));
         };
         *place = update.map(|update| update.update.clone());

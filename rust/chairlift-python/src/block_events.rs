@@ -24,15 +24,15 @@ impl BlockEvents {
 
 /// Puts an event into the last change if it goes on there.
 fn goes_on(changes: &mut [Change], event: &BlockEvent, tokens: Option<&[i32]>) -> bool {
-    let Some((handles, _, of, own)) = changes.last_mut() else {
+    let Some((handles, _, of, stored)) = changes.last_mut() else {
         return false;
     };
-    match (event.kind, own, tokens) {
+    match (event.kind, stored, tokens) {
         (BlockEventKind::Removed, None, _) => {}
-        (BlockEventKind::Stored { parent, adapter }, Some(own), Some(tokens))
+        (BlockEventKind::Stored { parent, adapter }, Some(stored), Some(tokens))
             if parent == handles.last().copied() && *of == (adapter.slot, adapter.generation) =>
         {
-            own.extend_from_slice(tokens);
+            stored.extend_from_slice(tokens);
         }
         _ => return false,
     }
@@ -70,11 +70,11 @@ impl BlockEvents {
         let mut changes: Vec<Change> = Vec::new();
         let mut tokens = self.inner.tokens.chunks(self.block_size);
         for event in &self.inner.list {
-            let (own, parent, adapter) = match event.kind {
+            let (stored, parent, adapter) = match event.kind {
                 BlockEventKind::Removed => (None, None, Adapter::default()),
                 BlockEventKind::Stored { parent, adapter } => (tokens.next(), parent, adapter),
             };
-            if event.stream != stream || goes_on(&mut changes, event, own) {
+            if event.stream != stream || goes_on(&mut changes, event, stored) {
                 continue;
             }
             let adapter = (adapter.slot, adapter.generation);
@@ -82,7 +82,7 @@ impl BlockEvents {
                 vec![event.handle],
                 parent,
                 adapter,
-                own.map(<[i32]>::to_vec),
+                stored.map(<[i32]>::to_vec),
             ));
         }
         changes

@@ -45,13 +45,13 @@ impl Candidates {
         let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
         for (part, num_draws) in &parts {
             for draw in 0..*num_draws {
-                let (own_ids, own_logprobs) = part
+                let (row_ids, row_logprobs) = part
                     .as_ref()
                     .map_or_else(Default::default, |part| part.of(draw, stride));
-                let missing = stride - own_ids.len();
-                ids.extend(own_ids.into_iter().chain(std::iter::repeat_n(0, missing)));
+                let missing = stride - row_ids.len();
+                ids.extend(row_ids.into_iter().chain(std::iter::repeat_n(0, missing)));
                 let none = std::iter::repeat_n(f32::NEG_INFINITY, missing);
-                logprobs.extend(own_logprobs.into_iter().chain(none));
+                logprobs.extend(row_logprobs.into_iter().chain(none));
             }
         }
         let inner = candidates::Candidates {

@@ -88,7 +88,7 @@ pub(crate) struct Buffers(Arc<Mutex<Vec<events::Events>>>);
 
 impl Buffers {
     /// As many as a consumer that lags holds at a time; it may hold more.
-    const MOST: usize = 4;
+    const MAX_SPARE: usize = 4;
 
     /// Events that `fill` writes into memory used before.
     pub(crate) fn take(&self, fill: impl FnOnce(&mut events::Events)) -> Events {
@@ -107,7 +107,7 @@ impl Drop for Events {
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < Buffers::MOST {
+        if spare.len() < Buffers::MAX_SPARE {
             spare.push(mem::take(&mut self.inner));
         }
     }

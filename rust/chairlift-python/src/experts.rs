@@ -28,7 +28,7 @@ struct Experts {
     scores: RouterScores,
     top_k: usize,
     bias: Option<Vec<f32>>,
-    least_sum: Option<f32>,
+    min_weight_sum: Option<f32>,
     multiplier: f32,
     factors: Option<Vec<f32>>,
 }
@@ -37,7 +37,7 @@ struct Experts {
 impl Experts {
     #[new]
     #[pyo3(signature = (
-        gate_up, down, *, top_k, scores, activation="silu", bias=None, least_sum=None, multiplier=1.0,
+        gate_up, down, *, top_k, scores, activation="silu", bias=None, min_weight_sum=None, multiplier=1.0,
         limit=None, alpha=1.0, gated=true, factors=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "flat by contract")]
@@ -48,7 +48,7 @@ impl Experts {
         scores: &str,
         activation: &str,
         bias: Option<Vec<f32>>,
-        least_sum: Option<f32>,
+        min_weight_sum: Option<f32>,
         multiplier: f32,
         limit: Option<f32>,
         alpha: f32,
@@ -73,13 +73,14 @@ impl Experts {
             let message = format!("scores: expected one of {known}, got {scores}");
             return Err(PyValueError::new_err(message));
         };
-        let layers = |layers: Vec<Py<Linear>>| layers.iter().map(|own| own.get().layer()).collect();
+        let layers =
+            |layers: Vec<Py<Linear>>| layers.iter().map(|layer| layer.get().layer()).collect();
         Ok(Self {
             experts: experts::Experts::new(layers(gate_up), layers(down), middle)?,
             scores,
             top_k,
             bias,
-            least_sum,
+            min_weight_sum,
             multiplier,
             factors,
         })
@@ -118,7 +119,7 @@ impl Experts {
             scores: self.scores,
             top_k: self.top_k,
             bias: self.bias.as_deref(),
-            min_sum: self.least_sum,
+            min_sum: self.min_weight_sum,
             multiplier: self.multiplier,
             factors: self.factors.as_deref(),
         };

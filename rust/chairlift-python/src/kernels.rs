@@ -119,9 +119,9 @@ fn cpu_features() -> &'static str {
 /// Sets the kernels' threads.
 #[pyfunction]
 fn set_num_threads(num_threads: usize) -> PyResult<()> {
-    let most = pool::MAX_THREADS;
-    if !(1..=most).contains(&num_threads) {
-        let message = format!("num_threads: expected 1 to {most}, got {num_threads}");
+    let max_threads = pool::MAX_THREADS;
+    if !(1..=max_threads).contains(&num_threads) {
+        let message = format!("num_threads: expected 1 to {max_threads}, got {num_threads}");
         return Err(PyValueError::new_err(message));
     }
     pool::set_num_threads(num_threads);

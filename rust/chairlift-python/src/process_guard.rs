@@ -72,7 +72,7 @@ impl State {
     fn is_suspicious(&self, now: Instant) -> bool {
         let silence = now.saturating_duration_since(self.last_beat);
         self.max_silence
-            .is_some_and(|most| silence > most / SUSPICIOUS)
+            .is_some_and(|limit| silence > limit / SUSPICIOUS)
     }
 
     fn note_wait(&mut self, waited: Duration) {
@@ -92,8 +92,8 @@ impl State {
         // Python may have seen the signal first, and a second one too.
         let at = now + grace.within;
         self.exit_at = Some(self.exit_at.map_or(at, |earlier| earlier.min(at)));
-        let most = self.max_silence.unwrap_or(SILENCE_AFTER_SIGNAL);
-        if most >= SILENCE_AFTER_SIGNAL {
+        let limit = self.max_silence.unwrap_or(SILENCE_AFTER_SIGNAL);
+        if limit >= SILENCE_AFTER_SIGNAL {
             self.max_silence = Some(SILENCE_AFTER_SIGNAL);
             // A longer silence was allowed so far: the shorter one begins here.
             self.beat(now);
@@ -105,7 +105,7 @@ impl State {
         let silence = now
             .saturating_duration_since(self.last_beat)
             .saturating_sub(self.waited);
-        if self.max_silence.is_some_and(|most| silence > most) {
+        if self.max_silence.is_some_and(|limit| silence > limit) {
             let seconds = silence.as_secs_f64();
             return Some(format!("the interpreter has not run for {seconds:.1} s"));
         }
@@ -137,13 +137,13 @@ fn duration(seconds: f64) -> PyResult<Duration> {
 }
 
 /// Writes to standard error on a thread of its own: a closed pipe is an error, and a full one may block for ever.
-fn print_within(most: Duration, text: String) {
+fn print_within(limit: Duration, text: String) {
     let write = move || io::stderr().write_all(text.as_bytes());
     // A machine that can start no thread any more must not keep the process alive either.
     let Ok(writer) = thread::Builder::new().spawn(write) else {
         return;
     };
-    let until = Instant::now() + most;
+    let until = Instant::now() + limit;
     while !writer.is_finished() && Instant::now() < until {
         thread::sleep(Duration::from_millis(1));
     }
@@ -210,10 +210,10 @@ impl ProcessGuard {
     }
 
     fn limit_silence(&self, seconds: f64) -> PyResult<()> {
-        let most = duration(seconds)?;
+        let limit = duration(seconds)?;
         let mut state = lock(&self.state);
         state.beat(Instant::now());
-        state.max_silence = Some(most);
+        state.max_silence = Some(limit);
         Ok(())
     }
 

@@ -129,7 +129,9 @@ impl Recording {
     ) -> PyResult<()> {
         let mut open = self.open.lock();
         let calls = match (&*open, kept()) {
-            (Some(own), Some(kept)) if Arc::ptr_eq(own, &kept) => std::mem::take(&mut *own.lock()),
+            (Some(held), Some(kept)) if Arc::ptr_eq(held, &kept) => {
+                std::mem::take(&mut *held.lock())
+            }
             _ => {
                 let message = "recording: expected the thread that `with` began on, and an end for each beginning";
                 return Err(PyRuntimeError::new_err(message));

@@ -111,13 +111,13 @@ fn gated_delta(
     py: Python<'_>,
     qkv: Tensor,
     gate: Tensor,
-    b_a: Tensor,
+    beta_alpha: Tensor,
     rate: Tensor,
     dt_bias: Tensor,
     norm_weight: Tensor,
     eps: f32,
-    most_share: f32,
-    in_turn: bool,
+    max_beta: f32,
+    interleaved_heads: bool,
     state: TensorMut,
     rows: Tensor,
     starts: Tensor,
@@ -126,12 +126,12 @@ fn gated_delta(
 ) -> PyResult<()> {
     let weights = named!(rate, dt_bias, norm_weight);
     let batch = named!(rows, starts, lens);
-    let (qkv, gate, b_a, state, out) = named!(qkv, gate, b_a, state, out);
+    let (qkv, gate, beta_alpha, state, out) = named!(qkv, gate, beta_alpha, state, out);
     call(
         py,
-        (qkv, gate, b_a, weights, state, out, batch),
+        (qkv, gate, beta_alpha, weights, state, out, batch),
         |(qkv, _, _, _, state, ..)| state_work(state, qkv, 2),
-        move |(qkv, gate, b_a, (rate, dt_bias, norm_weight), state, out, batch)| {
+        move |(qkv, gate, beta_alpha, (rate, dt_bias, norm_weight), state, out, batch)| {
             // The sizes of the other arguments follow from those of these two.
             let [_, num_value_heads, key_dim, value_dim] = state.dims()?;
             let [_, width] = qkv.dims()?;
@@ -142,10 +142,10 @@ fn gated_delta(
                 num_value_heads,
                 key_dim,
                 value_dim,
-                interleaved_heads: in_turn,
+                interleaved_heads,
             };
             gate.dims::<2>()?;
-            b_a.dims::<2>()?;
+            beta_alpha.dims::<2>()?;
             out.dims::<2>()?;
             with_dtype!(qkv, |T| {
                 let borrows = &mut Borrows::default();
@@ -153,12 +153,12 @@ fn gated_delta(
                     heads,
                     qkv: qkv.rows::<T>(borrows)?,
                     gate: gate.rows(borrows)?,
-                    b_a: b_a.rows(borrows)?,
+                    beta_alpha: beta_alpha.rows(borrows)?,
                     rate: rate.slice(borrows)?,
                     dt_bias: dt_bias.slice(borrows)?,
                     norm_weight: norm_weight.slice(borrows)?,
                     eps,
-                    max_beta: most_share,
+                    max_beta,
                 };
                 let sequences = sequences(batch, borrows)?;
                 let state = state.slice_mut(borrows)?;

@@ -42,16 +42,16 @@ impl RunQueue {
 
     /// By how much the wait of the thread that has waited most has grown since the last call.
     pub(crate) fn waited(&mut self, now: Instant) -> Duration {
-        let most = self
+        let longest = self
             .look(now)
             .min(now.saturating_duration_since(self.began));
-        let more = most.saturating_sub(self.told);
+        let more = longest.saturating_sub(self.told);
         self.told += more;
         more
     }
 
     fn look(&mut self, now: Instant) -> Duration {
-        let mut most = Duration::ZERO;
+        let mut longest = Duration::ZERO;
         for (thread, counts) in threads() {
             let seen = self.threads.entry(thread).or_insert(Seen {
                 first: counts,
@@ -66,9 +66,9 @@ impl RunQueue {
                 // The kernel counts a wait once it is over.
                 waited += now.saturating_duration_since(seen.at);
             }
-            most = most.max(waited);
+            longest = longest.max(waited);
         }
-        most
+        longest
     }
 }
 

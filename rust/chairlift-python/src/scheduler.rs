@@ -321,8 +321,8 @@ impl Scheduler {
         self.inner.explain(RequestId(request_id)).map(Waiting::from)
     }
 
-    fn waiting_of(&self, tenant: &str, most: usize) -> (Vec<(u64, Waiting)>, usize) {
-        let list = self.inner.waiting_of(tenant, most);
+    fn waiting_of(&self, tenant: &str, max_requests: usize) -> (Vec<(u64, Waiting)>, usize) {
+        let list = self.inner.waiting_of(tenant, max_requests);
         let requests = list.requests.into_iter();
         let requests = requests.map(|(RequestId(id), explanation)| (id, explanation.into()));
         (requests.collect(), list.num_waiting)

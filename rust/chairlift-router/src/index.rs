@@ -116,8 +116,8 @@ impl Index {
 
     /// A replica has the blocks of a prompt from now on, as far as they fit.
     pub(crate) fn insert(&mut self, replica: ReplicaId, names: &[u64]) {
-        let most = names.len().min(self.capacity);
-        for &name in names[..most].iter().rev() {
+        let num_kept = names.len().min(self.capacity);
+        for &name in names[..num_kept].iter().rev() {
             if let Some(&at) = self.by_pair.get(&(name, replica)) {
                 self.leave_order(at);
                 self.enter_order(at);
@@ -238,9 +238,9 @@ mod tests {
 
     impl Plain {
         fn insert(&mut self, replica: usize, names: &[u64]) {
-            let most = names.len().min(self.capacity);
+            let num_kept = names.len().min(self.capacity);
             let list = &mut self.names[replica];
-            for name in names[..most].iter().rev() {
+            for name in names[..num_kept].iter().rev() {
                 list.retain(|known| known != name);
                 list.push(*name);
                 let over = list.len().saturating_sub(self.capacity);

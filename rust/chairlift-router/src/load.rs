@@ -83,8 +83,8 @@ impl Loads {
             return load.in_flight;
         }
         let mean = self.num_in_flight as f64 / self.num_up.max(1) as f64;
-        let most = MAX_REPORTED * (1.0 + mean);
-        load.in_flight + self.mean_weight() * f64::from(load.num_of_others).min(most)
+        let max_others = MAX_REPORTED * (1.0 + mean);
+        load.in_flight + self.mean_weight() * f64::from(load.num_of_others).min(max_others)
     }
 
     /// The mean weight of the requests that were routed.

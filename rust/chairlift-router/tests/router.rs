@@ -28,17 +28,17 @@ fn route(router: &mut Router, names: &[u64]) -> Ticket {
 }
 
 /// Names that begin as those of all other prompts do, and then are of this one alone.
-fn names(num_alike: u64, own: u64, number: u64) -> Vec<u64> {
+fn names(num_alike: u64, num_unique: u64, number: u64) -> Vec<u64> {
     let alike = (0..num_alike).map(mix);
-    let own = (0..own).map(|place| mix(mix(number + 1) ^ place));
-    alike.chain(own).collect()
+    let unique = (0..num_unique).map(|place| mix(mix(number + 1) ^ place));
+    alike.chain(unique).collect()
 }
 
 /// The largest number of requests that a replica got, to the mean.
 fn imbalance(counts: &[usize]) -> f64 {
     let sum: usize = counts.iter().sum();
-    let most = counts.iter().max().copied().unwrap_or(0);
-    most as f64 * counts.len() as f64 / sum as f64
+    let max = counts.iter().max().copied().unwrap_or(0);
+    max as f64 * counts.len() as f64 / sum as f64
 }
 
 #[test]
@@ -268,7 +268,7 @@ proptest! {
         let max = tokens.iter().max().copied().unwrap_or(0);
         let sum: usize = tokens.iter().sum();
         // Half more than the mean, and eight mean requests: four of slack, those that it let through before, and the last.
-        let most = sum * 3 / 2 / num_replicas + 8 * sum / num_requests;
-        prop_assert!(max <= most, "{} of {}", max, most);
+        let bound = sum * 3 / 2 / num_replicas + 8 * sum / num_requests;
+        prop_assert!(max <= bound, "{} of {}", max, bound);
     }
 }

@@ -121,7 +121,7 @@ impl World {
             .map(|&index| self.num_held(&self.clients[index]));
         let num_released = held.sum::<usize>();
         let has_room =
-            self.most_host_blocks() + num_released <= self.scenario.config.num_host_blocks;
+            self.max_host_blocks() + num_released <= self.scenario.config.num_host_blocks;
         for &owner in &preempted {
             if self.clients[owner].waits_for_parent {
                 self.clients[owner].preempt();

@@ -61,13 +61,13 @@ impl World {
         let (snapshot, mut told) = (self.scheduler.block_snapshot(), Mirror::default());
         let place = |event: &chairlift_core::BlockEvent| event.handle;
         let places: HashMap<u64, usize> = snapshot.list.iter().map(place).zip(0..).collect();
-        for (event, own) in snapshot.list.iter().zip(0..) {
+        for (event, number) in snapshot.list.iter().zip(0..) {
             let BlockEventKind::Stored { parent, .. } = event.kind else {
                 return Err("a snapshot removes a block".into());
             };
             let before = parent.and_then(|parent| places.get(&parent));
             ensure!(
-                before.is_none_or(|&before| before < own),
+                before.is_none_or(|&before| before < number),
                 "a snapshot has a block before its parent"
             );
         }

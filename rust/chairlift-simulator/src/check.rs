@@ -50,13 +50,13 @@ impl World {
             "#{label} computes tokens {inputs:?} at {start}, expected {expected:?}"
         );
         let num_groups = self.scenario.config.kv_groups.len();
-        for (group, (seen, own)) in run.seen(0).zip(client.answer.views(end)).enumerate() {
+        for (group, (seen, expected)) in run.seen(0).zip(client.answer.views(end)).enumerate() {
             ensure!(
-                seen == own || group < num_groups,
+                seen == expected || group < num_groups,
                 "#{label} has a recurrent state that is not its own before position {end}"
             );
             ensure!(
-                seen == own,
+                seen == expected,
                 "#{label} read KV that is not its own before position {end} (KV group {group})"
             );
         }
@@ -128,10 +128,10 @@ impl World {
             waiting + running == live,
             "{waiting} wait, {running} run, {live} requests live"
         );
-        let most = config.max_queued_requests + config.max_num_seqs;
+        let max_waiting = config.max_queued_requests + config.max_num_seqs;
         ensure!(
-            waiting <= most,
-            "{waiting} requests wait, the cap is {most}"
+            waiting <= max_waiting,
+            "{waiting} requests wait, the cap is {max_waiting}"
         );
         ensure!(
             load.num_rows_held <= config.max_num_seqs,
@@ -221,21 +221,22 @@ impl World {
         if self.in_flight_steps.is_empty() {
             let config = &self.scenario.config;
             let running = self.running.iter().map(|&index| &self.clients[index]);
-            let most: usize = running.map(|client| self.num_kept(client)).sum();
+            let max_written: usize = running.map(|client| self.num_kept(client)).sum();
             let written = load.num_kv_tokens;
             // Answers share what they have of a prompt.
             let mut running = self.running.iter().map(|&index| &self.clients[index]);
             let is_known = running.all(|client| client.num_sequences == 1);
             let num_used = load.num_blocks - load.num_free_blocks;
             let running = self.running.iter().map(|&index| &self.clients[index]);
-            let most_blocks: usize = running.map(|client| self.num_held(client)).sum();
+            let max_blocks: usize = running.map(|client| self.num_held(client)).sum();
             ensure!(
-                !is_known || num_used <= most_blocks,
-                "{num_used} blocks are in use, {most_blocks} hold what requests have computed"
+                !is_known || num_used <= max_blocks,
+                "{num_used} blocks are in use, {max_blocks} hold what requests have computed"
             );
             ensure!(
-                !is_known || (written <= most && (written == most || config.prefix_cache)),
-                "{written} KV slots are written, expected {most}"
+                !is_known
+                    || (written <= max_written && (written == max_written || config.prefix_cache)),
+                "{written} KV slots are written, expected {max_written}"
             );
         }
         Ok(())

@@ -259,9 +259,9 @@ impl Client {
         if self.is_suspended() || self.waits_for_parent {
             return 0;
         }
-        let most = self.answer.num_prompt + self.answer.limit - 1;
+        let max_tokens = self.answer.num_prompt + self.answer.limit - 1;
         self.num_tokens()
-            .min(most)
+            .min(max_tokens)
             .saturating_sub(self.num_computed)
     }
 

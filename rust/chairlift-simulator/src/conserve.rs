@@ -32,9 +32,9 @@ impl World {
         let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
         let num_idle: usize = suspended.iter().map(|&index| num_rows(index)).sum();
         let num_busy = load.num_rows_held - num_idle;
-        let most_rows = waiting.iter().map(|&index| num_rows(index)).max();
+        let max_rows = waiting.iter().map(|&index| num_rows(index)).max();
         let is_full = num_tokens == config.max_num_batched_tokens
-            || num_busy + most_rows.unwrap_or(0) > config.max_num_seqs;
+            || num_busy + max_rows.unwrap_or(0) > config.max_num_seqs;
         if config.steps_in_flight > 1
             || config.policy != Policy::Continuous
             || before.has_preempted
@@ -102,13 +102,13 @@ impl World {
     fn num_needed(&self, num_blocks: usize) -> usize {
         let config = &self.scenario.config;
         let written = config.max_num_batched_tokens * config.steps_in_flight;
-        let most = |window: u32| {
+        let max_blocks = |window: u32| {
             let tokens = window as usize - 1 + written;
             1 + (tokens - 1).div_ceil(config.block_size)
         };
         let windows = config.kv_groups.iter().map(|group| group.window);
         windows
-            .map(|window| window.map_or(num_blocks, |window| num_blocks.min(most(window))))
+            .map(|window| window.map_or(num_blocks, |window| num_blocks.min(max_blocks(window))))
             .sum()
     }
 

@@ -53,7 +53,7 @@ impl World {
         let index_of_answer = answer as u32;
         let is_undrafted = undrafted
             .iter()
-            .any(|own| (own.request, own.index) == (client.id, index_of_answer));
+            .any(|draft| (draft.request, draft.index) == (client.id, index_of_answer));
         let is_taken = if tokens.len().is_multiple_of(2) {
             self.scheduler
                 .draft_by_model(client.id, index_of_answer, tokens)
@@ -191,9 +191,9 @@ impl World {
         let Some(index) = self.rows[row as usize] else {
             return Ok(false);
         };
-        let is_own = self.by_slot[slot as usize] == index;
+        let holds_client = self.by_slot[slot as usize] == index;
         let client = &mut self.clients[index];
-        if !is_own || client.state != State::Running || answer as usize != client.index {
+        if !holds_client || client.state != State::Running || answer as usize != client.index {
             return Ok(false);
         }
         if client.is_rolled_back {

@@ -26,7 +26,7 @@ impl World {
     pub(crate) fn note_rows(&mut self) {
         let waiting = self.live.iter().copied();
         let waiting = waiting.filter(|&index| self.clients[index].state == State::Waiting);
-        let most = waiting
+        let max_rows = waiting
             .map(|index| 1 + self.waiting_siblings(index).len())
             .max();
         let num_rows = self.scenario.config.max_num_seqs;
@@ -36,7 +36,7 @@ impl World {
             0
         };
         let num_held = self.scheduler.load().num_rows_held + num_kept;
-        self.rows_are_taken = num_held + most.unwrap_or(1) > num_rows;
+        self.rows_are_taken = num_held + max_rows.unwrap_or(1) > num_rows;
     }
 
     /// Every live request is explained, and no other.

@@ -210,11 +210,11 @@ impl Answer {
         self.read(num_output).reason
     }
 
-    /// Reads up to `most` output tokens as if the answer were no longer.
-    fn read(&self, most: usize) -> Reading {
+    /// Reads up to `max_tokens` output tokens as if the answer were no longer.
+    fn read(&self, max_tokens: usize) -> Reading {
         let mut groups = Groups::default();
-        let (mut num_tokens, mut reason, mut matches) = (most, EndReason::Length, false);
-        for (i, &token) in self.output()[..most].iter().enumerate() {
+        let (mut num_tokens, mut reason, mut matches) = (max_tokens, EndReason::Length, false);
+        for (i, &token) in self.output()[..max_tokens].iter().enumerate() {
             let phase = self.phase(i);
             let may_stop = i + 1 >= phase.min_tokens;
             if may_stop && phase.stop_token_ids.contains(&token) {
@@ -288,16 +288,16 @@ struct Reading {
 }
 
 /// The stop string that ends first after `before`, the longest of those that end together; and where it begins, which is
-/// not before `least`.
+/// not before `min_bytes`.
 fn first_match<'a>(
     text: &str,
     before: usize,
-    least: usize,
+    min_bytes: usize,
     stops: &'a [String],
 ) -> Option<(&'a str, usize)> {
-    (before.max(least) + 1..=text.len()).find_map(|end| {
+    (before.max(min_bytes) + 1..=text.len()).find_map(|end| {
         let matching = stops.iter().filter(|stop| {
-            !stop.is_empty() && text.as_bytes()[least..end].ends_with(stop.as_bytes())
+            !stop.is_empty() && text.as_bytes()[min_bytes..end].ends_with(stop.as_bytes())
         });
         let longest = matching.max_by_key(|stop| stop.len())?;
         Some((longest.as_str(), end - longest.len()))

@@ -11,7 +11,7 @@ impl Client {
         offset: usize,
         tokens: &[i32],
         scored: &[(usize, usize, i32)],
-        own: usize,
+        client: usize,
     ) -> Result<(), String> {
         let label = self.label;
         let PromptOptions { echo, scores } = self.prompt_output;
@@ -23,7 +23,7 @@ impl Client {
             ));
         }
         self.num_prompt_sent = end;
-        let expected = (offset.max(1)..end).map(|at| (own, at, tokens[at - offset]));
+        let expected = (offset.max(1)..end).map(|at| (client, at, tokens[at - offset]));
         let expected: Vec<_> = expected.filter(|_| scores).collect();
         if scored != expected {
             return Err(format!(

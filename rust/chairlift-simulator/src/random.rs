@@ -47,16 +47,16 @@ impl Random {
         }
     }
 
-    /// A number from `least` to `most`, both included.
-    pub(crate) fn between(&mut self, least: usize, most: usize) -> usize {
-        least + self.below(most - least + 1)
+    /// A number from `min` to `max`, both included.
+    pub(crate) fn between(&mut self, min: usize, max: usize) -> usize {
+        min + self.below(max - min + 1)
     }
 
     /// As `between`, with every order of magnitude equally likely.
-    pub(crate) fn magnitude(&mut self, least: usize, most: usize) -> usize {
-        let doublings = (most / least).ilog2() as usize;
-        let low = least << self.between(0, doublings);
-        self.between(low, (2 * low - 1).min(most))
+    pub(crate) fn magnitude(&mut self, min: usize, max: usize) -> usize {
+        let doublings = (max / min).ilog2() as usize;
+        let low = min << self.between(0, doublings);
+        self.between(low, (2 * low - 1).min(max))
     }
 
     pub(crate) fn chance(&mut self, rate: Rate) -> bool {

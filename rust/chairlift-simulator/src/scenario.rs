@@ -55,12 +55,12 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     /// Tokens of a prompt of this tenant at most, and of an answer to it.
-    pub(crate) fn most_tokens(&self, tenant: u8) -> (usize, usize) {
-        let cut = |most: usize, is_short: bool| {
+    pub(crate) fn max_tokens(&self, tenant: u8) -> (usize, usize) {
+        let cut = |max: usize, is_short: bool| {
             if self.is_uneven && is_short {
-                most.div_ceil(8)
+                max.div_ceil(8)
             } else {
-                most
+                max
             }
         };
         (
@@ -243,12 +243,12 @@ const BAD_SETTINGS: &[BadSetting] = &[
     }),
 ];
 
-/// A rate up to `most`; none at all for half of the seeds.
-fn sometimes(random: &mut Random, most: Rate) -> Rate {
+/// A rate up to `max`; none at all for half of the seeds.
+fn sometimes(random: &mut Random, max: Rate) -> Rate {
     if random.chance(512) {
         0
     } else {
-        random.magnitude(1, most)
+        random.magnitude(1, max)
     }
 }
 

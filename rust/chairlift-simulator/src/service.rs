@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
     counts: BTreeMap<u8, u64>,
-    most: u64,
+    max_served: u64,
     /// When each began to wait, and when its last new request was admitted, in turns of all.
     waits_since: BTreeMap<u8, u64>,
     admitted_at: BTreeMap<u8, u64>,
@@ -31,7 +31,7 @@ impl Counters {
     fn raise(&mut self, tenant: u8, raised: impl FnOnce(u64) -> u64) {
         let count = self.counts.entry(tenant).or_default();
         *count = raised(*count);
-        self.most = self.most.max(*count);
+        self.max_served = self.max_served.max(*count);
     }
 
     pub(crate) fn count(&self, tenant: u8) -> u64 {
@@ -41,7 +41,7 @@ impl Counters {
     /// A tenant begins to wait beside these, and has no claim from the time before.
     pub(crate) fn begin_to_wait(&mut self, tenant: u8, others: impl Iterator<Item = u8>) {
         let lowest = others.map(|other| self.count(other)).min();
-        let floor = lowest.map_or(self.most, |lowest| lowest.saturating_sub(1));
+        let floor = lowest.map_or(self.max_served, |lowest| lowest.saturating_sub(1));
         self.raise(tenant, |count| count.max(floor));
         self.num_turns += 1;
         self.waits_since.insert(tenant, self.num_turns);
@@ -126,16 +126,16 @@ impl Service {
             self.before.entry(tenant).or_insert_with(|| served.clone());
         }
         // One that begins to wait is placed just before those that wait.
-        let most = 3 * (self.longest_turn + self.served.len() as u64);
+        let max_lead = 3 * (self.longest_turn + self.served.len() as u64);
         self.before.iter().find_map(|(&tenant, before)| {
             let gained = |of: u8| {
                 let count = |counts: &BTreeMap<u8, u64>| counts.get(&of).copied().unwrap_or(0);
                 count(&self.served) - count(before)
             };
-            let own = gained(tenant);
+            let tenant_gain = gained(tenant);
             let mut others = self.served.keys().map(|&other| (other, gained(other)));
-            let other = others.find(|&(_, gained)| gained > own + most);
-            other.map(|(other, gained)| (tenant, other, gained - own))
+            let other = others.find(|&(_, gained)| gained > tenant_gain + max_lead);
+            other.map(|(other, gained)| (tenant, other, gained - tenant_gain))
         })
     }
 }

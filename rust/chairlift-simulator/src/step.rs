@@ -177,12 +177,12 @@ impl World {
         let time = costs.predict(works.fold(Work::default(), Work::and));
         let chunks = runs.iter().map(count);
         let num_chunked: usize = chunks.filter(|&count| count > 1).sum();
-        let (most, rounding) = (budget as f64, 1.0 + 1e-6 * time);
+        let (max_time, rounding) = (budget as f64, 1.0 + 1e-6 * time);
         ensure!(
-            time <= most + rounding || num_chunked <= MIN_CHUNK,
+            time <= max_time + rounding || num_chunked <= MIN_CHUNK,
             "the step computes {num_chunked} tokens of prompts and is predicted to take {time:.0} of {budget} ns"
         );
-        let is_spent = time + costs.added(Work::sampled(0, 1)) > most - rounding;
+        let is_spent = time + costs.added(Work::sampled(0, 1)) > max_time - rounding;
         self.tally.add(Sight::TimeSpent, u64::from(is_spent));
         Ok(is_spent)
     }

@@ -89,7 +89,7 @@ impl World {
     }
 
     /// Host blocks that waiting requests hold at most.
-    pub(crate) fn most_host_blocks(&self) -> usize {
+    pub(crate) fn max_host_blocks(&self) -> usize {
         let waiting = self.live.iter().map(|&index| &self.clients[index]);
         let kept = waiting.filter(|client| client.state == State::Waiting && client.num_kept > 0);
         kept.map(|client| self.num_held_at(client.num_kept)).sum()
@@ -99,12 +99,12 @@ impl World {
     pub(crate) fn check_host(&self) -> Checked {
         let (load, config) = (self.scheduler.load(), &self.scenario.config);
         let num_used = load.num_host_blocks.checked_sub(load.num_free_host_blocks);
-        let (num_used, most) = (num_used.unwrap_or(usize::MAX), self.most_host_blocks());
+        let (num_used, max_used) = (num_used.unwrap_or(usize::MAX), self.max_host_blocks());
         ensure!(
             load.num_host_blocks == config.num_host_blocks
-                && (num_used <= most || config.steps_in_flight > 1)
+                && (num_used <= max_used || config.steps_in_flight > 1)
                 && num_used <= config.num_host_blocks,
-            "{num_used} host blocks are in use, waiting requests need {most}"
+            "{num_used} host blocks are in use, waiting requests need {max_used}"
         );
         ensure!(
             !self.live.is_empty() || num_used == 0,

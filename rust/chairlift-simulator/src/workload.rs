@@ -132,7 +132,7 @@ pub(crate) fn draw_priority(random: &mut Random) -> i32 {
 impl Arrival {
     pub(crate) fn draw(random: &mut Random, traffic: &Traffic, label: Label) -> Self {
         let tenant = random.below(traffic.num_tenants) as u8;
-        let (max_prompt, max_output) = traffic.most_tokens(tenant);
+        let (max_prompt, max_output) = traffic.max_tokens(tenant);
         let max_tokens = random.between(1, max_output);
         let mut stops = Vec::new();
         while stops.len() < 3 && random.chance(traffic.stops) {

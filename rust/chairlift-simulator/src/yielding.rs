@@ -17,7 +17,7 @@ use crate::{
 const MIN_PROGRESS: usize = 16;
 
 /// Sequences that yield their blocks at once, beside those that yield their rows.
-const MOST_FOR_BLOCKS: usize = 16;
+const MAX_FOR_BLOCKS: usize = 16;
 
 impl World {
     /// The requests among those preempted that yielded, if all of them may have done so: a request of a tenant below its share
@@ -66,7 +66,7 @@ impl World {
         );
         let yielded = std::mem::take(&mut before.yielded);
         ensure!(
-            is_unsettled || yielded.len() <= num_rows.max(MOST_FOR_BLOCKS),
+            is_unsettled || yielded.len() <= num_rows.max(MAX_FOR_BLOCKS),
             "{} requests yield for {num_rows} rows",
             yielded.len()
         );
@@ -134,14 +134,14 @@ impl World {
         let num_rows = |index: usize| 1 + self.waiting_siblings(index).len();
         let is_within =
             |&index: &usize| usage.stays_within(self.clients[index].tenant, num_rows(index));
-        let Some(most) = next.iter().map(|&index| num_rows(index)).max() else {
+        let Some(max_rows) = next.iter().map(|&index| num_rows(index)).max() else {
             return Ok(());
         };
         if !next.iter().all(is_within) || !self.have_blocks(&next) {
             return Ok(());
         }
         let num_free = config.max_num_seqs - self.scheduler.load().num_rows_held;
-        let num_missing = most.saturating_sub(num_free);
+        let num_missing = max_rows.saturating_sub(num_free);
         let num_yielding = self.num_yielding(before);
         ensure!(
             num_missing == 0 || num_yielding < num_missing,
@@ -194,7 +194,8 @@ impl World {
         let of = |index: usize| self.clients[index].tenant;
         let is_within = |index: usize| usage.stays_within(of(index), num_rows(index));
         let counters = &self.service.counters;
-        let (own, others): (Vec<_>, Vec<_>) = fresh.iter().partition(|&&index| of(index) == tenant);
+        let (of_tenant, others): (Vec<_>, Vec<_>) =
+            fresh.iter().partition(|&&index| of(index) == tenant);
         let others = others.into_iter();
         let others = others.filter(|&index| counters.count(of(index)) <= counters.count(tenant));
         let others: Vec<_> = others.collect();
@@ -206,7 +207,7 @@ impl World {
             counters.may_pass(tenant, of(index)) && !goes_itself && (is_wide || !is_head)
         };
         let may_go = |&index: &usize| is_within(index) && num_rows(index) <= num_free;
-        own.iter().all(may_go) && others.iter().all(is_passed) && self.have_blocks(&own)
+        of_tenant.iter().all(may_go) && others.iter().all(is_passed) && self.have_blocks(&of_tenant)
     }
 
     /// The free blocks are enough for each of these, beside what is promised.

@@ -40,13 +40,13 @@ impl StopMatcher {
             let mut longest: Option<(usize, usize)> = None;
             for (i, automaton) in self.automata.iter_mut().enumerate() {
                 let len = automaton.pattern.len();
-                if automaton.step(byte) && longest.is_none_or(|(_, best)| len > best) {
+                if automaton.step(byte) && longest.is_none_or(|(_, len_so_far)| len > len_so_far) {
                     longest = Some((i, len));
                 }
             }
             if let Some((regex, starts)) = &mut self.regex
                 && let Some((i, len)) = starts.step(regex, byte)
-                && longest.is_none_or(|(_, best)| len > best)
+                && longest.is_none_or(|(_, len_so_far)| len > len_so_far)
             {
                 longest = Some((self.automata.len() + i, len));
             }

@@ -111,7 +111,9 @@ impl Starts {
             }
             ages.advance();
             let (end, len) = (automaton.next_eoi_state(*state), ages.oldest());
-            if automaton.is_match_state(end) && longest.is_none_or(|(_, best)| len > best) {
+            if automaton.is_match_state(end)
+                && longest.is_none_or(|(_, len_so_far)| len > len_so_far)
+            {
                 longest = Some((automaton.match_pattern(end, 0).as_usize(), len));
             }
             ages.drop_longest();

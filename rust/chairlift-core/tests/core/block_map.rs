@@ -62,8 +62,8 @@ fn blocks_of_an_ended_request_are_cached_until_they_are_given_out_again() {
     driver.step();
     driver.check();
     driver.trace();
-    let [held, own, _, _, _] = used(&driver, "ann");
-    assert_eq!((held, own), (0, 0));
+    let [held, unshared, _, _, _] = used(&driver, "ann");
+    assert_eq!((held, unshared), (0, 0));
     driver.check();
 }
 
@@ -77,7 +77,7 @@ fn a_prompt_that_is_known_is_shared() {
     driver.step();
     driver.add_request('B', of_tenant("ann", vec![1; 2 * size + 1], 9));
     driver.step();
-    let [held, own, shared, ..] = used(&driver, "ann");
-    assert_eq!((held, own, shared), (4, 4, 2));
+    let [held, unshared, shared, ..] = used(&driver, "ann");
+    assert_eq!((held, unshared, shared), (4, 4, 2));
     assert_eq!(driver.load().num_prefix_hit_tokens, 2 * size as u64);
 }

@@ -57,7 +57,7 @@ fn a_growing_answer_has_one_snapshot() {
 #[test]
 fn the_third_prompt_begins_where_the_first_two_branch_off() {
     let mut driver = Driver::new(hybrid(8));
-    let prompt = |own: i32| [tokens(0, 8), tokens(100 * own, 9)].concat();
+    let prompt = |user: i32| [tokens(0, 8), tokens(100 * user, 9)].concat();
     driver.add_request('A', NewRequest::new(prompt(1), 1));
     assert_eq!(driver.trace(), ["A16", "A1*"]);
     // Its first two blocks are known, and no state behind them.

@@ -81,7 +81,7 @@ fn the_list_of_a_tenant_has_its_requests_alone_and_says_of_each_what_explain_say
     let before: Vec<_> = list
         .requests
         .iter()
-        .map(|(_, own)| own.num_before)
+        .map(|(_, status)| status.num_before)
         .collect();
     assert!(
         before[..4].is_sorted(),

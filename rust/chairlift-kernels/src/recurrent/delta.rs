@@ -104,7 +104,7 @@ pub struct Delta<'a, T> {
     /// `[T, values]`: gates of the outputs.
     pub gate: Rows<'a, T>,
     /// `[T, 2 num_value_heads]`: `b` of all heads, then `a`.
-    pub b_a: Rows<'a, T>,
+    pub beta_alpha: Rows<'a, T>,
     /// `[num_value_heads]`.
     pub rate: &'a [f32],
     /// `[num_value_heads]`.
@@ -134,7 +134,7 @@ pub fn gated_delta<T: Element>(
     for (name, width, got) in [
         ("qkv", 2 * heads.keys() + heads.values(), delta.qkv),
         ("gate", heads.values(), delta.gate),
-        ("b_a", 2 * heads.num_value_heads, delta.b_a),
+        ("beta_alpha", 2 * heads.num_value_heads, delta.beta_alpha),
     ] {
         expect_equal(name, "a width of", width, got.width())?;
         expect_equal(name, "as many tokens as qkv:", num_tokens, got.len())?;
@@ -253,7 +253,7 @@ impl<T: Element> DeltaPart<'_, T> {
         let Delta {
             heads,
             qkv,
-            b_a,
+            beta_alpha,
             rate,
             dt_bias,
             max_beta,
@@ -280,7 +280,7 @@ impl<T: Element> DeltaPart<'_, T> {
             for (out, number) in tokens.values[index * value_dim..].iter_mut().zip(value) {
                 *out = number.to_f32();
             }
-            let (b, a) = b_a.row(token).split_at(heads.num_value_heads);
+            let (b, a) = beta_alpha.row(token).split_at(heads.num_value_heads);
             let step = softplus::<I>(a[head].to_f32() + dt_bias[head]);
             tokens.decays[index] = exp::<I>(-rate[head] * step);
             tokens.shares[index] = max_beta / (1.0 + exp::<I>(-b[head].to_f32()));

@@ -132,7 +132,7 @@ struct Rule<T> {
     heads: Heads,
     qkv: Vec<T>,
     gate: Vec<T>,
-    b_a: Vec<T>,
+    beta_alpha: Vec<T>,
     rate: Vec<f32>,
     dt_bias: Vec<f32>,
     norm: Vec<f32>,
@@ -154,7 +154,7 @@ impl<T: Element> Rule<T> {
             heads,
             qkv: numbers(1, TOKENS * (2 * 2 * 11 + 4 * value_dim)),
             gate: numbers(2, TOKENS * 4 * value_dim),
-            b_a: numbers(3, TOKENS * 8),
+            beta_alpha: numbers(3, TOKENS * 8),
             rate: numbers(4, 4)
                 .into_iter()
                 .map(|x: f32| 0.1 * x.exp())
@@ -168,7 +168,7 @@ impl<T: Element> Rule<T> {
         let Heads {
             key_dim, value_dim, ..
         } = self.heads;
-        let (qkv, gate, b_a) = (wide(&self.qkv), wide(&self.gate), wide(&self.b_a));
+        let (qkv, gate, beta_alpha) = (wide(&self.qkv), wide(&self.gate), wide(&self.beta_alpha));
         let width = qkv.len() / TOKENS;
         let mut out = vec![0.0; gate.len()];
         for head in 0..4 {
@@ -187,7 +187,10 @@ impl<T: Element> Rule<T> {
                 let query = unit(&row[key_head * key_dim..][..key_dim]);
                 let key = unit(&row[(2 + key_head) * key_dim..][..key_dim]);
                 let value = &row[4 * key_dim + head * value_dim..][..value_dim];
-                let [b, a] = [b_a[token * 8 + head], b_a[token * 8 + 4 + head]];
+                let [b, a] = [
+                    beta_alpha[token * 8 + head],
+                    beta_alpha[token * 8 + 4 + head],
+                ];
                 let step = (a + f64::from(self.dt_bias[head])).exp().ln_1p();
                 let decay = (-f64::from(self.rate[head]) * step).exp();
                 let mut outputs = vec![0.0; value_dim];
@@ -224,12 +227,12 @@ impl<T: Element> Rule<T> {
             |tokens, sequences, state, out| {
                 let qkv = gathered(&self.qkv, width, tokens);
                 let gate = gathered(&self.gate, 4 * value_dim, tokens);
-                let b_a = gathered(&self.b_a, 8, tokens);
+                let beta_alpha = gathered(&self.beta_alpha, 8, tokens);
                 let delta = Delta {
                     heads: self.heads,
                     qkv: Rows::contiguous(&qkv, width),
                     gate: Rows::contiguous(&gate, 4 * value_dim),
-                    b_a: Rows::contiguous(&b_a, 8),
+                    beta_alpha: Rows::contiguous(&beta_alpha, 8),
                     rate: &self.rate,
                     dt_bias: &self.dt_bias,
                     norm_weight: &self.norm,

@@ -55,12 +55,12 @@ impl Parameter {
             return number;
         }
         let parsed = serde_json::from_str::<Value>(value);
-        let is_own = match &parsed {
+        let is_typed = match &parsed {
             Ok(Value::Array(_)) => self.may_be(ValueKind::Array),
             Ok(Value::Object(_)) => self.may_be(ValueKind::Object),
             _ => false,
         };
-        if is_own || (parsed.is_ok() && !self.may_be(ValueKind::Text)) {
+        if is_typed || (parsed.is_ok() && !self.may_be(ValueKind::Text)) {
             return value.to_owned();
         }
         // The line breaks at both ends belong to the tags.

@@ -71,20 +71,24 @@ pub(crate) fn text(output: &[i32]) -> String {
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(crate) fn below(&mut self, most: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % most
+        (self.0 >> 33) as usize % end
     }
 }
 
-/// Tokens drawn from masks, up to the end; None if there is no end within `most`.
-pub(crate) fn walk(grammar: &Arc<Grammar>, random: &mut Random, most: usize) -> Option<Vec<i32>> {
+/// Tokens drawn from masks, up to the end; None if there is no end within `max_tokens`.
+pub(crate) fn walk(
+    grammar: &Arc<Grammar>,
+    random: &mut Random,
+    max_tokens: usize,
+) -> Option<Vec<i32>> {
     let mut matcher = Matcher::new(Arc::clone(grammar), 3, true);
     let mut output = Vec::new();
-    while output.len() < most {
+    while output.len() < max_tokens {
         let allowed = allowed(&mask(&mut matcher));
         let token = allowed[random.below(allowed.len())];
         if token == END {
