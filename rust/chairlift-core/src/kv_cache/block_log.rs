@@ -13,6 +13,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::FixedState;
+
 use super::{
     KvCache,
     prefix_cache::{Adapter, BlockHash, Namespace, PrefixCache},
@@ -132,7 +134,7 @@ impl BlockLog {
             .filter_map(|&(block, known)| known.map(|known| (block, known)));
         let known: Vec<(BlockId, Reported)> = known.collect();
         let places = known.iter().enumerate();
-        let places: HashMap<u64, usize> = places
+        let places: HashMap<u64, usize, FixedState> = places
             .map(|(place, (_, reported))| (reported.handle, place))
             .collect();
         let (mut events, mut is_told) = (BlockEvents::default(), vec![false; known.len()]);

@@ -1,5 +1,5 @@
 //! A doubly linked list of small integers, threaded through one `Vec`: every operation is O(1) and none
-//! allocates. It holds the free blocks in LRU order.
+//! allocates. It holds the free blocks, and the snapshots that can be found, in LRU order.
 
 const DETACHED: u32 = u32::MAX;
 

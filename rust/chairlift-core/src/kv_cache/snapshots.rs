@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use super::{
     KvCache,
     block_table::BlockTable,
+    index_list::IndexList,
     prefix_cache::{BlockHash, ByHash},
 };
 use crate::{
@@ -24,7 +25,6 @@ use crate::{
 #[derive(Clone, Debug)]
 struct Entry {
     hash: BlockHash,
-    last_used: u64,
     /// A request began with it.
     was_read: bool,
 }
@@ -37,7 +37,8 @@ pub(super) struct Snapshots {
     by_hash: HashMap<BlockHash, Snapshot, ByHash>,
     /// Neither found nor written by a step in flight.
     free: Vec<Snapshot>,
-    num_uses: u64,
+    /// Those that can be found, the one that was used longest ago first.
+    by_use: IndexList,
 }
 
 impl Snapshots {
@@ -46,7 +47,7 @@ impl Snapshots {
             entries: vec![None; num_snapshots],
             by_hash: HashMap::with_capacity_and_hasher(num_snapshots, ByHash::default()),
             free: (0..num_snapshots as Snapshot).rev().collect(),
-            num_uses: 0,
+            by_use: IndexList::with_capacity(num_snapshots),
         }
     }
 
@@ -57,11 +58,16 @@ impl Snapshots {
 
     /// A request begins with a snapshot that was found in this call of `schedule`.
     pub(super) fn read(&mut self, snapshot: Snapshot) {
-        self.num_uses += 1;
         // Unless its block has been given out since.
         if let Some(entry) = &mut self.entries[snapshot as usize] {
-            (entry.last_used, entry.was_read) = (self.num_uses, true);
+            entry.was_read = true;
+            self.use_again(snapshot);
         }
+    }
+
+    fn use_again(&mut self, snapshot: Snapshot) {
+        self.by_use.remove(snapshot);
+        self.by_use.push_back(snapshot);
     }
 
     /// Memory for a step to write a state to; None if other steps in flight write to all of it.
@@ -69,28 +75,25 @@ impl Snapshots {
         if let Some(snapshot) = self.free.pop() {
             return Some(snapshot);
         }
-        let found = self.entries.iter().flatten();
-        let oldest = found.min_by_key(|entry| entry.last_used)?.hash;
-        self.forget(&oldest);
+        let oldest = self.by_use.front()?;
+        let hash = self.entries[oldest as usize].as_ref()?.hash;
+        self.forget(&hash);
         self.free.pop()
     }
 
     /// The step that wrote it has succeeded. An equal one that is known already stays the known one, and counts as used.
     pub(super) fn publish(&mut self, snapshot: Snapshot, hash: BlockHash) {
-        self.num_uses += 1;
         if let Some(known) = self.find(&hash) {
-            if let Some(entry) = &mut self.entries[known as usize] {
-                entry.last_used = self.num_uses;
-            }
+            self.use_again(known);
             self.give_back(snapshot);
             return;
         }
         self.by_hash.insert(hash, snapshot);
         self.entries[snapshot as usize] = Some(Entry {
             hash,
-            last_used: self.num_uses,
             was_read: false,
         });
+        self.by_use.push_back(snapshot);
     }
 
     /// What a step has written to it is not used.
@@ -102,6 +105,7 @@ impl Snapshots {
     pub(super) fn forget(&mut self, hash: &BlockHash) {
         if let Some(snapshot) = self.by_hash.remove(hash) {
             self.entries[snapshot as usize] = None;
+            self.by_use.remove(snapshot);
             self.free.push(snapshot);
         }
     }
@@ -138,6 +142,10 @@ impl Snapshots {
             ensure!(
                 entry.is_some_and(|entry| entry.hash == *hash),
                 "state snapshot {snapshot} is found by another name"
+            );
+            ensure!(
+                self.by_use.contains(snapshot),
+                "state snapshot {snapshot} is not in the order of use"
             );
             ensure!(
                 is_known(hash),

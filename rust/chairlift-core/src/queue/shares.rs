@@ -44,6 +44,7 @@ struct Entry {
 pub(crate) struct Shares {
     entries: Vec<Entry>,
     free: Vec<Tenant>,
+    /// Clients may choose the names: by a hash without a secret seed they could make them collide.
     by_name: HashMap<String, Tenant>,
     num_idle: usize,
     /// Turns so far: a tenant began to wait, or a new request was admitted.

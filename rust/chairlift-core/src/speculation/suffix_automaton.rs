@@ -36,6 +36,7 @@ pub(crate) struct Match {
 #[derive(Clone, Debug)]
 pub(crate) struct SuffixAutomaton {
     states: Vec<State>,
+    /// By a state and a token. A client chooses the tokens: by a hash without a secret seed it could make them collide.
     targets: HashMap<(u32, i32), u32>,
     /// Tokens of edges, and the next entry of the same state.
     edge_tokens: Vec<(i32, u32)>,
