@@ -66,6 +66,9 @@ def chunked(*pieces: str, status: str = "200 OK") -> bytes:
     return head + body + b"0\r\n\r\n"
 
 
+DONE = "data: [DONE]\n\n"
+
+
 def chunk(**fields: object) -> str:
     return f"data: {json.dumps(fields)}\n\n"
 
@@ -116,20 +119,23 @@ def test_a_closed_loop_sends_a_request_when_another_has_ended(
 
 def test_what_a_server_names_becomes_no_markup(chairlift: Run, tmp_path: Path) -> None:
     text = chunk(choices=[{"text": " a"}])
-    usage = chunk(choices=[], usage={"prompt_tokens": 7, "completion_tokens": 3})
     asked = []
 
     def answer(first: str, body: bytes) -> bytes:
         if first.startswith("GET /v1/models "):
             return chunked(json.dumps({"data": [{"id": HOSTILE}]}))
         asked.append(json.loads(body))
+        count = min(3, asked[-1]["max_tokens"])
+        usage = chunk(choices=[], usage={"prompt_tokens": 7, "completion_tokens": count})
         return chunked(text[:9], text[9:] + text, usage, "data: [DONE]\n\n")
 
     path = tmp_path / "report.html"
     with stand_in(answer) as url:
         arguments = ("bench", "serve", "--url", url, "--json", "--report", path, *LOAD)
         (row,) = results(chairlift(*arguments))
-    assert (row["output_tokens"], row["failed"]) == (5 * 3, 0)
+    num_tokens = sum(min(3, body["max_tokens"]) for body in asked)
+    assert (row["output_tokens"], row["failed"]) == (num_tokens, 0)
+    assert num_tokens > 2 * 5
     assert {body["model"] for body in asked} == {HOSTILE}
     assert all(body["stream"] and body["ignore_eos"] for body in asked)
     assert {len(body["prompt"].split()) for body in asked} != {0}
@@ -149,6 +155,17 @@ def test_what_a_server_names_becomes_no_markup(chairlift: Run, tmp_path: Path) -
         (chunked("data: x")[:-7], "the response was cut off"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "the size of a chunk"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n", "at most 1048576"),
+        (chunked("data: " + "[" * 100_000 + "\n\n"), "expected a chunk of a completion"),
+        (chunked('data: {"usage": ' + "9" * 5000 + "}\n\n"), "expected a chunk of a completion"),
+        (chunked(chunk(choices=[{"text": "a"}])), "the answer ended without [DONE]"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "the answer ended without [DONE]"),
+        (chunked(DONE), "the answer has no text"),
+        (
+            chunked(chunk(usage={"completion_tokens": 9, "prompt_tokens": 1}), DONE),
+            "the answer has no text",
+        ),
+        (chunked("\x1b[2J", status="500 Oh"), r"HTTP 500: \x1b[2J"),
+        (b"HTTP/1.1 " + b"9" * 5000 + b" OK\r\n\r\n", "expected a response of HTTP/1.1"),
         (b"hello\r\n", "expected a response of HTTP/1.1"),
         (b"", "expected a response of HTTP/1.1"),
     ],
@@ -161,6 +178,30 @@ def test_a_server_that_fails_is_quoted(chairlift: Run, response: bytes, message:
     assert message in " ".join(run.stderr.split())
 
 
+@pytest.mark.parametrize("number", [-3, 1e308, float("inf"), 10**9, True, "7", None])
+def test_a_number_of_tokens_that_cannot_be_true_does_not_count(
+    chairlift: Run, number: object
+) -> None:
+    usage = chunk(usage={"completion_tokens": number, "prompt_tokens": number})
+    response = chunked(chunk(choices=[{"text": "a"}]) * 3, usage, DONE)
+    with stand_in(lambda _first, _body: response) as url:
+        (row,) = results(chairlift("bench", "serve", "--url", url, "--model", "m", *LOAD, "--json"))
+    assert (row["failed"], row["output_tokens"]) == (0, 5 * 3)
+
+
+def test_lines_are_read_wherever_their_chunks_are_cut(chairlift: Run) -> None:
+    text = chunk(choices=[{"text": "a"}]) * 3 + DONE
+    with stand_in(lambda _first, _body: chunked(*text)) as url:
+        (row,) = results(chairlift("bench", "serve", "--url", url, "--model", "m", *LOAD, "--json"))
+    assert (row["failed"], row["output_tokens"]) == (0, 5 * 3)
+
+
+def test_a_host_that_is_no_name_is_an_error(chairlift: Run) -> None:
+    run = chairlift("bench", "serve", "--url", f"http://{'a' * 70}.x/v1", *LOAD)
+    assert run.returncode == 1
+    assert run.stderr.startswith("error: no server at http://aaa")
+
+
 def test_failures_beside_answers_are_counted_and_said(chairlift: Run, tmp_path: Path) -> None:
     left = [2]
 
@@ -168,7 +209,7 @@ def test_failures_beside_answers_are_counted_and_said(chairlift: Run, tmp_path: 
         left[0] -= 1
         if left[0] >= 0:
             return chunked("no", status="429 Too Many Requests")
-        return chunked(chunk(choices=[{"text": "a"}]))
+        return chunked(chunk(choices=[{"text": "a"}]), DONE)
 
     path = tmp_path / "report.html"
     with stand_in(answer) as url:

@@ -27,7 +27,10 @@ UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 
 def print_error(message: str) -> None:
     """Print an error as one line to stderr."""
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    line = " ".join(message.split())
+    # A message may quote a server, whose characters could move the cursor of the terminal.
+    safe = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+    sys.stderr.write(f"error: {safe}\n")
 
 
 def exit_code_of(error: Exception) -> int:

@@ -87,7 +87,7 @@ async def request(url: Url, path: str, body: bytes | None = None) -> AsyncIterat
             reader, writer = await asyncio.open_connection(
                 url.host, url.port, ssl=tls, limit=_MAX_LINE
             )
-    except (OSError, TimeoutError) as error:
+    except (OSError, UnicodeError, TimeoutError) as error:
         message = f"no server at {url}: {getattr(error, 'strerror', None) or error}"
         raise HttpError(message) from None
     try:
@@ -130,7 +130,8 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     first = (await _line(reader)).split(b" ")
-    if not first[0].startswith(b"HTTP/1.") or len(first) < 2 or not first[1].strip().isdigit():
+    is_http = len(first) > 1 and first[0].startswith(b"HTTP/1.")
+    if not is_http or not (first[1].strip().isdigit() and len(first[1].strip()) == 3):
         message = "expected a response of HTTP/1.1"
         raise HttpError(message)
     headers: dict[str, str] = {}
@@ -171,13 +172,18 @@ async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncI
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield lines of pieces that end anywhere, without their ends."""
-    rest = b""
+    # The pieces of a line are joined once: a line in pieces of a byte takes no longer.
+    parts: list[bytes] = []
+    size = 0
     async for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > _MAX_LINE:
+        first, *others = piece.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        for other in others:
+            yield b"".join(parts).rstrip(b"\r")
+            parts, size = [other], len(other)
+        if size > _MAX_LINE:
             message = f"expected lines of at most {_MAX_LINE} bytes"
             raise HttpError(message)
-        for line in lines:
-            yield line.rstrip(b"\r")
-    if rest:
-        yield rest.rstrip(b"\r")
+    if size:
+        yield b"".join(parts).rstrip(b"\r")

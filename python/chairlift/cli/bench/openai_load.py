@@ -23,8 +23,11 @@ _TEXT: Final = (
 )
 # Most tokenizers have each of them, with the space before it, as one token.
 WORDS: Final = tuple(_TEXT.split())
+_END_S: Final = 3600.0
+"""Longest time of a request, also of one whose server sends without an end."""
 _MAX_ERROR: Final = 200
 _MAX_BODY: Final = 1 << 20
+_MAX_PROMPT: Final = 1 << 24
 
 
 async def first_model(url: Url) -> str:
@@ -37,7 +40,7 @@ async def first_model(url: Url) -> str:
         body = await _text(response.lines)
     try:
         return str(json.loads(body)["data"][0]["id"])
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         message = f"expected a list of models at {url}/models, got HTTP {response.status}"
         raise ChairliftError(message) from None
 
@@ -69,7 +72,10 @@ async def send_openai_load(
         async with places:
             sent.arrival_s = time.monotonic()
             try:
-                await _stream(url, _body(model, item), sent)
+                async with asyncio.timeout(_END_S):
+                    await _stream(url, _body(model, item), sent, item.max_tokens)
+            except TimeoutError:
+                sent.failure = f"the answer had no end after {_END_S:.0f} s"
             except HttpError as error:
                 sent.failure = str(error)
             on_end()
@@ -93,25 +99,33 @@ def _body(model: str, item: Item) -> bytes:
     return json.dumps(fields).encode()
 
 
-async def _stream(url: Url, body: bytes, sent: SentRequest) -> None:
+async def _stream(url: Url, body: bytes, sent: SentRequest, max_tokens: int) -> None:
+    is_complete = False
     async with request(url, "/completions", body) as response:
         if response.status != 200:
             sent.failure = f"HTTP {response.status}: {await _text(response.lines, _MAX_ERROR)}"
             return
         async for line in response.lines:
             data = line.removeprefix(b"data:").strip()
-            if not line.startswith(b"data:") or data == b"[DONE]":
+            if data == b"[DONE]":
+                is_complete = True
+                break
+            if not line.startswith(b"data:"):
                 continue
             try:
-                _note(json.loads(data), sent)
-            except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+                _note(json.loads(data), sent, max_tokens)
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 message = "expected a chunk of a completion"
                 raise HttpError(message) from None
-    sent.finished_s = sent.event_times_s[-1] if sent.event_times_s else time.monotonic()
+    # A server that dies amid an answer ends the body, too.
+    if not is_complete or not sent.event_times_s:
+        message = "the answer has no text" if is_complete else "the answer ended without [DONE]"
+        raise HttpError(message)
+    sent.finished_s = sent.event_times_s[-1]
 
 
-def _note(chunk: dict[str, Any], sent: SentRequest) -> None:
-    """Note a chunk: its time if it has text, the number of tokens if it has that."""
+def _note(chunk: dict[str, Any], sent: SentRequest, max_tokens: int) -> None:
+    """Note a chunk: its time if it has text, the number of tokens if that can be true."""
     if "error" in chunk:
         message = str(chunk["error"])[:_MAX_ERROR]
         raise HttpError(message)
@@ -119,8 +133,15 @@ def _note(chunk: dict[str, Any], sent: SentRequest) -> None:
         sent.event_times_s.append(time.monotonic())
         sent.num_output = max(sent.num_output, len(sent.event_times_s))
     if usage := chunk.get("usage"):
-        sent.num_output = int(usage["completion_tokens"])
-        sent.num_prompt = int(usage["prompt_tokens"])
+        sent.num_output = _count(usage["completion_tokens"], max_tokens) or sent.num_output
+        sent.num_prompt = _count(usage["prompt_tokens"], _MAX_PROMPT) or sent.num_prompt
+
+
+def _count(value: object, highest: int) -> int | None:
+    """Return a number of tokens, or None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 < value <= highest else None
 
 
 async def _text(lines: Any, max_chars: int = _MAX_BODY) -> str:  # noqa: ANN401, an iterator of bytes
