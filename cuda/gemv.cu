@@ -1,5 +1,5 @@
 // A linear layer for a few rows, at the memory's speed: cuBLAS has tiles of 8 rows and more, and
-// takes two to eight times as long as the weights do from memory.
+// took two to eight times as long as the weights do from memory (docs/benchmarks.md).
 #include "chairlift/vec.cuh"
 
 namespace chairlift {

@@ -43,12 +43,9 @@ struct PackedQueries {
         window(window) {}
   __device__ __forceinline__ PackedQueries(const int* query_start_loc, const int* seq_lens,
                                            int sequence, int head, int group, int window)
-      : begin(query_start_loc[sequence]),
-        num_queries(query_start_loc[sequence + 1] - begin),
-        seq_len(seq_lens[sequence]),
-        kv_head(head),
-        group(group),
-        window(window) {}
+      : PackedQueries(query_start_loc[sequence],
+                      query_start_loc[sequence + 1] - query_start_loc[sequence], seq_lens[sequence],
+                      head, group, window) {}
 
   __device__ __forceinline__ int num_rows() const { return num_queries * group; }
   __device__ __forceinline__ int head(int row) const { return kv_head * group + row % group; }

@@ -212,12 +212,6 @@ class DeviceRunner(ModelRunner):
             self._copy_states(inputs.states.saves)
         return launched
 
-    def replay(self, num_rows: int) -> None:
-        """Replay the recorded launches of so many decodes, over the last step's inputs."""
-        recorded = self._recorded[next(size for size in self._recorded if size >= num_rows)]
-        recorded.forward()
-        recorded.draw()
-
     @torch.inference_mode()
     def probe(self) -> None:
         """Run a row without a request; raise if the model fails for it."""

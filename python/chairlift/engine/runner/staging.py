@@ -94,7 +94,11 @@ class Inputs(InputBuffers):
     def end_of_splits(self, counts: list[int]) -> int:
         """Return the byte at which the memory ends that so many splits of each group take."""
         group = max((g for g, count in enumerate(counts) if count), default=0)
-        return _offset(self.splits) + self.splits[:group].nbytes + 32 * counts[group]
+        return (
+            _offset(self.splits)
+            + self.splits[:group].nbytes
+            + self.splits[group, : counts[group]].nbytes
+        )
 
 
 class Staging:
