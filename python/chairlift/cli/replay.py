@@ -17,7 +17,7 @@ from chairlift.cli.picture import render_terminal
 from chairlift.cli.progress import Progress
 from chairlift.cli.recipes import RecipeRate, RecipeRequests, RecipeScale, draws_of, load_trace
 from chairlift.cli.replay_fleet import FleetRuns, fleet_of
-from chairlift.cli.report import Json, Result, SparseResult
+from chairlift.cli.report import Json, ReportFile, Result, SparseResult
 from chairlift.cli.report import report as print_results
 from chairlift.replay.fleet_options import FleetOptions
 from chairlift.replay.options import ReplayOptions
@@ -76,9 +76,7 @@ def replay(
             help="Add a static run that computes every answer to the length of the longest of all.",
         ),
     ] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="File for a report: one page of HTML without network.")
-    ] = None,
+    report: ReportFile = None,
     as_json: Json = False,
     settings: dict[str, Any],
     fleet: dict[str, Any],

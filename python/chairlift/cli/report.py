@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +13,9 @@ from chairlift.api.figures import format_value
 from chairlift.cli.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, nothing else.")]
+ReportFile = Annotated[
+    Path | None, typer.Option(help="File for a report: one page of HTML without network.")
+]
 Result = Mapping[str, str | int | float]
 SparseResult = Mapping[str, str | int | float | None]
 """None where a result has no such figure: null in JSON, an empty cell in a table."""

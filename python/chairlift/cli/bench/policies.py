@@ -10,6 +10,7 @@ from chairlift.bench.arrivals import rates_of
 from chairlift.bench.policies import USUAL, Grid, policies_of
 from chairlift.bench.slo import bounds_of
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
+from chairlift.cli.bench.load_options import Seed, Slo
 from chairlift.cli.bench.policies_options import (
     Arrival,
     Work,
@@ -25,7 +26,7 @@ from chairlift.cli.bench.policies_results import (
 )
 from chairlift.cli.config_options import ADAPTER_SETTINGS, engine_options
 from chairlift.cli.progress import Progress
-from chairlift.cli.report import Json
+from chairlift.cli.report import Json, ReportFile
 
 if TYPE_CHECKING:
     from chairlift.bench.comparison import Comparison, Run
@@ -86,22 +87,17 @@ def policies(
         typer.Option(metavar="LIST", help="Rows, such as 1,2,4,8; default: --max-num-seqs."),
     ] = None,
     repeat: Annotated[int, typer.Option(help="Runs of each.", min=1)] = 1,
-    slo: Annotated[
-        str | None,
-        typer.Option(metavar="BOUNDS", help="Such as itl_p99=100ms,ttft_p50=2s."),
-    ] = None,
+    slo: Slo = None,
     into: Annotated[
         Path | None,
         typer.Option(help="Folder that keeps finished runs: the same command continues there."),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="File for a table, one line per run.")] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="File for a report: one page of HTML without network.")
-    ] = None,
+    report: ReportFile = None,
     plots: Annotated[
         Path | None, typer.Option(help="Folder for the figures: SVG, and PNG for light and dark.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of lengths, tokens and arrivals.", min=0)] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
     settings: dict[str, Any],
 ) -> None:

@@ -112,7 +112,7 @@ class SentRuns:
             "rows": None,
             "rate_per_s": rate,
             "repeat": number,
+            "concurrency": self.concurrency,
         }
-        place["concurrency"] = self.concurrency
         self.reported.append({**place, **found, "flow": flow_of(load)})
         return {"run": number, "rate_per_s": rate, **found}

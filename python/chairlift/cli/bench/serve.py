@@ -17,9 +17,10 @@ from chairlift.api.figures import BRIEF
 from chairlift.bench.arrivals import rates_of
 from chairlift.bench.slo import bounds_of
 from chairlift.bench.workload import Item, chat_workload
+from chairlift.cli.bench.load_options import Seed, Slo
 from chairlift.cli.progress import Progress
 from chairlift.cli.remote import DEFAULT_TARGET, Target, TlsCa, TlsCert, TlsKey, connected
-from chairlift.cli.report import Json, Result
+from chairlift.cli.report import Json, ReportFile, Result
 from chairlift.cli.report import report as print_results
 from chairlift.cli.values import duration
 
@@ -83,13 +84,9 @@ def serve(
         float, duration("--step-time", help="null: time between steps; 0 is none.")
     ] = 0.0,
     repeat: Annotated[int, typer.Option(help="Runs of each rate, one result each.", min=1)] = 1,
-    slo: Annotated[
-        str | None, typer.Option(metavar="BOUNDS", help="Such as itl_p99=100ms,ttft_p50=2s.")
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="File for a report: one page of HTML without network.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of lengths, tokens and arrivals.", min=0)] = 0,
+    slo: Slo = None,
+    report: ReportFile = None,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Send load to a server: TTFT, TPOT, ITL, latency and rates as its clients see them."""
