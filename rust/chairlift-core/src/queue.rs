@@ -36,15 +36,15 @@ pub const PRIORITY_LEVEL: Nanos = 10_000_000_000;
 /// When a request has to start that names no earlier time, counted from its arrival: 30 s. It only orders.
 pub const PATIENCE: Nanos = 30_000_000_000;
 
-/// A request's place in the order of its tenant.
+/// Where a request is in the order of its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct QueueKey {
     rank: i128,
     request: RequestId,
 }
 
-impl Place {
-    /// The place of one that has to start by then.
+impl QueueKey {
+    /// The key of a request that has to start by then.
     pub(crate) fn new(
         arrival: Nanos,
         start_by: Option<Nanos>,
@@ -68,11 +68,11 @@ impl Place {
 /// tenants with waiting requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    preempted: BTreeSet<Place>,
+    preempted: BTreeSet<QueueKey>,
     /// New requests of each tenant.
-    lines: Vec<BTreeSet<Place>>,
-    /// Tenants with a line, in no order.
-    contenders: Vec<Tenant>,
+    new_by_tenant: Vec<BTreeSet<QueueKey>>,
+    /// Tenants with new requests, in no order.
+    waiting_tenants: Vec<Tenant>,
     num_new: usize,
     pub(crate) shares: Shares,
 }
@@ -84,7 +84,7 @@ impl Queue {
 
     /// The preempted requests, in order.
     pub(crate) fn preempted(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.preempted.iter().map(Place::request)
+        self.preempted.iter().map(QueueKey::request)
     }
 
     pub(crate) fn num_preempted(&self) -> usize {
@@ -98,19 +98,21 @@ impl Queue {
 
     /// Requests of a tenant that never ran.
     pub(crate) fn num_new_of(&self, tenant: Tenant) -> usize {
-        self.lines.get(tenant as usize).map_or(0, BTreeSet::len)
+        self.new_by_tenant
+            .get(tenant as usize)
+            .map_or(0, BTreeSet::len)
     }
 
     /// The requests of a tenant that never ran, in order.
     pub(crate) fn new_of(&self, tenant: Tenant) -> impl Iterator<Item = RequestId> + '_ {
-        let line = self.lines.get(tenant as usize);
-        line.into_iter().flatten().map(Place::request)
+        let requests = self.new_by_tenant.get(tenant as usize);
+        requests.into_iter().flatten().map(QueueKey::request)
     }
 
     pub(crate) fn front(&self) -> Option<RequestId> {
         let preempted = self.preempted.first();
         preempted
-            .map(Place::request)
+            .map(QueueKey::request)
             .or_else(|| self.first_new(|_| true))
     }
 
@@ -126,113 +128,124 @@ impl Queue {
         let head = self.first_tenant(|_| true)?;
         let passes = |tenant| tenant != head && self.shares.may_pass(tenant, head);
         let tenant = self.first_tenant(|tenant| may_go(tenant) && passes(tenant))?;
-        let contenders = self.contenders.iter().copied();
-        let mut before = contenders.filter(|&other| self.turn(other) < self.turn(tenant));
+        let waiting_tenants = self.waiting_tenants.iter().copied();
+        let mut before = waiting_tenants.filter(|&other| self.turn(other) < self.turn(tenant));
         let passes = before.all(|other| self.shares.may_pass(tenant, other));
         self.first_of(tenant).filter(|_| passes)
     }
 
     /// The new request of a tenant that is next.
     pub(crate) fn first_of(&self, tenant: Tenant) -> Option<RequestId> {
-        self.lines.get(tenant as usize)?.first().map(Place::request)
+        self.new_by_tenant
+            .get(tenant as usize)?
+            .first()
+            .map(QueueKey::request)
     }
 
     fn first_tenant(&self, may_go: impl Fn(Tenant) -> bool) -> Option<Tenant> {
-        let contenders = self.contenders.iter().copied();
-        let contenders = contenders.filter(|&tenant| may_go(tenant));
-        contenders.min_by_key(|&tenant| self.turn(tenant))
+        let waiting_tenants = self.waiting_tenants.iter().copied();
+        let waiting_tenants = waiting_tenants.filter(|&tenant| may_go(tenant));
+        waiting_tenants.min_by_key(|&tenant| self.turn(tenant))
     }
 
     /// The lowest is next.
-    fn turn(&self, tenant: Tenant) -> (u64, Option<&Place>) {
-        (self.shares.served(tenant), self.line(tenant).first())
+    fn turn(&self, tenant: Tenant) -> (u64, Option<&QueueKey>) {
+        (self.shares.served(tenant), self.of_tenant(tenant).first())
     }
 
-    fn line(&self, tenant: Tenant) -> &BTreeSet<Place> {
-        &self.lines[tenant as usize]
+    fn of_tenant(&self, tenant: Tenant) -> &BTreeSet<QueueKey> {
+        &self.new_by_tenant[tenant as usize]
     }
 
-    /// A tenant is about to have one more new request in its line.
+    /// A tenant is about to have one more new request.
     pub(crate) fn arrive(&mut self, tenant: Tenant) {
-        if !self.contenders.contains(&tenant) {
-            self.shares.lift(tenant, self.contenders.iter().copied());
+        if !self.waiting_tenants.contains(&tenant) {
+            self.shares
+                .lift(tenant, self.waiting_tenants.iter().copied());
         }
     }
 
     /// Lists a request, which never ran if it `is_new`.
-    pub(crate) fn insert(&mut self, tenant: Tenant, is_new: bool, place: Place) {
+    pub(crate) fn insert(&mut self, tenant: Tenant, is_new: bool, key: QueueKey) {
         if !is_new {
             assert!(
-                self.preempted.insert(place),
-                "invariant: {place:?} is listed once"
+                self.preempted.insert(key),
+                "invariant: {key:?} is listed once"
             );
             return;
         }
-        if self.lines.len() <= tenant as usize {
-            self.lines.resize_with(tenant as usize + 1, BTreeSet::new);
+        if self.new_by_tenant.len() <= tenant as usize {
+            self.new_by_tenant
+                .resize_with(tenant as usize + 1, BTreeSet::new);
         }
-        let line = &mut self.lines[tenant as usize];
-        if line.is_empty() {
-            self.contenders.push(tenant);
+        let requests = &mut self.new_by_tenant[tenant as usize];
+        if requests.is_empty() {
+            self.waiting_tenants.push(tenant);
         }
-        assert!(line.insert(place), "invariant: {place:?} is listed once");
+        assert!(requests.insert(key), "invariant: {key:?} is listed once");
         self.num_new += 1;
     }
 
-    pub(crate) fn remove(&mut self, tenant: Tenant, is_new: bool, place: Place) {
+    pub(crate) fn remove(&mut self, tenant: Tenant, is_new: bool, key: QueueKey) {
         if !is_new {
-            assert!(
-                self.preempted.remove(&place),
-                "invariant: {place:?} is listed"
-            );
+            assert!(self.preempted.remove(&key), "invariant: {key:?} is listed");
             return;
         }
-        let line = &mut self.lines[tenant as usize];
-        assert!(line.remove(&place), "invariant: {place:?} is listed");
-        if line.is_empty() {
-            self.contenders.retain(|&other| other != tenant);
+        let requests = &mut self.new_by_tenant[tenant as usize];
+        assert!(requests.remove(&key), "invariant: {key:?} is listed");
+        if requests.is_empty() {
+            self.waiting_tenants.retain(|&other| other != tenant);
         }
         self.num_new -= 1;
     }
 
-    /// Requests before a new one of this place, which need not be listed: exact with one tenant, else as if the others
+    /// Requests before a new one of this key, which need not be listed: exact with one tenant, else as if the others
     /// took turns with it. Takes time in the number of requests behind it.
-    pub(crate) fn num_before(&self, tenant: Tenant, place: Place) -> usize {
-        let num_before = self.lines.get(tenant as usize).map_or(0, |line| {
-            let behind = (Bound::Included(place), Bound::Unbounded);
-            line.len() - line.range(behind).count()
-        });
+    pub(crate) fn num_before(&self, tenant: Tenant, key: QueueKey) -> usize {
+        let num_before = self
+            .new_by_tenant
+            .get(tenant as usize)
+            .map_or(0, |requests| {
+                let behind = (Bound::Included(key), Bound::Unbounded);
+                requests.len() - requests.range(behind).count()
+            });
         self.num_before_in_turns(tenant, num_before)
     }
 
     /// Requests before a new one that has `num_before` of its tenant before it, as if the other tenants took turns with it.
     /// Takes time in the number of tenants that wait.
     pub(crate) fn num_before_in_turns(&self, tenant: Tenant, num_before: usize) -> usize {
-        let others = self.contenders.iter().filter(|&&other| other != tenant);
+        let others = self
+            .waiting_tenants
+            .iter()
+            .filter(|&&other| other != tenant);
         let others = others.map(|&other| {
             let goes_first = self.shares.served(other) <= self.shares.served(tenant);
-            self.line(other)
+            self.of_tenant(other)
                 .len()
                 .min(num_before + usize::from(goes_first))
         });
         self.preempted.len() + num_before + others.sum::<usize>()
     }
 
-    /// Preempted requests before this place.
-    pub(crate) fn num_preempted_before(&self, place: Place) -> usize {
-        self.preempted.range(..place).count()
+    /// Preempted requests before this key.
+    pub(crate) fn num_preempted_before(&self, key: QueueKey) -> usize {
+        self.preempted.range(..key).count()
     }
 
     /// All requests that are listed, and whether as fresh.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (bool, Place)> + '_ {
-        let preempted = self.preempted.iter().map(|&place| (false, place));
-        preempted.chain(self.lines.iter().flatten().map(|&place| (true, place)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (bool, QueueKey)> + '_ {
+        let preempted = self.preempted.iter().map(|&key| (false, key));
+        preempted.chain(self.new_by_tenant.iter().flatten().map(|&key| (true, key)))
     }
 
     /// The requests that never ran, those of a tenant in order.
     pub(crate) fn new_requests(&self) -> impl Iterator<Item = RequestId> + '_ {
-        let lines = self.contenders.iter().map(|&tenant| self.line(tenant));
-        lines.flatten().map(Place::request)
+        let new_by_tenant = self
+            .waiting_tenants
+            .iter()
+            .map(|&tenant| self.of_tenant(tenant));
+        new_by_tenant.flatten().map(QueueKey::request)
     }
 }
 
@@ -240,19 +253,17 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn place(arrival: Nanos, priority: i32, id: u64) -> Place {
-        Place::new(arrival, None, priority, RequestId(id))
+    fn key(arrival: Nanos, priority: i32, id: u64) -> QueueKey {
+        QueueKey::new(arrival, None, priority, RequestId(id))
     }
 
     /// Takes all requests out from the front; each costs its tenant `cost`.
-    fn drain(queue: &mut Queue, mut listed: Vec<(Tenant, bool, Place)>, cost: u64) -> Vec<u64> {
+    fn drain(queue: &mut Queue, mut listed: Vec<(Tenant, bool, QueueKey)>, cost: u64) -> Vec<u64> {
         let mut order = Vec::new();
         while let Some(front) = queue.front() {
-            let index = listed
-                .iter()
-                .position(|(_, _, place)| place.request == front);
-            let (tenant, is_new, place) = listed.swap_remove(index.expect("it is listed"));
-            queue.remove(tenant, is_new, place);
+            let index = listed.iter().position(|(_, _, key)| key.request == front);
+            let (tenant, is_new, key) = listed.swap_remove(index.expect("it is listed"));
+            queue.remove(tenant, is_new, key);
             queue.shares.charge(tenant, cost);
             order.push(front.0);
         }
@@ -260,29 +271,29 @@ mod tests {
         order
     }
 
-    fn order(places: &[Place]) -> Vec<u64> {
+    fn order(keys: &[QueueKey]) -> Vec<u64> {
         let mut queue = Queue::default();
         let tenant = queue.shares.enter("");
-        let listed: Vec<_> = places.iter().map(|&place| (tenant, true, place)).collect();
-        for &(tenant, is_new, place) in &listed {
-            queue.insert(tenant, is_new, place);
+        let listed: Vec<_> = keys.iter().map(|&key| (tenant, true, key)).collect();
+        for &(tenant, is_new, key) in &listed {
+            queue.insert(tenant, is_new, key);
         }
         drain(&mut queue, listed, 1)
     }
 
     #[test]
     fn a_level_is_worth_ten_seconds_of_waiting() {
-        let old = place(0, 0, 1);
-        let just_in_time = place(PRIORITY_LEVEL - 1, 1, 2);
-        let too_late = place(PRIORITY_LEVEL, 1, 3);
+        let old = key(0, 0, 1);
+        let just_in_time = key(PRIORITY_LEVEL - 1, 1, 2);
+        let too_late = key(PRIORITY_LEVEL, 1, 3);
         assert_eq!(order(&[old, just_in_time, too_late]), [2, 1, 3]);
     }
 
     #[test]
     fn of_equals_the_one_that_has_to_start_first_goes_first() {
-        let patient = Place::new(0, Some(PATIENCE * 9), 0, RequestId(1));
-        let usual = place(1, 0, 2);
-        let urgent = Place::new(2, Some(PATIENCE / 2), 0, RequestId(3));
+        let patient = QueueKey::new(0, Some(PATIENCE * 9), 0, RequestId(1));
+        let usual = key(1, 0, 2);
+        let urgent = QueueKey::new(2, Some(PATIENCE / 2), 0, RequestId(3));
         assert_eq!(order(&[patient, usual, urgent]), [3, 1, 2]);
     }
 
@@ -291,20 +302,20 @@ mod tests {
         let mut queue = Queue::default();
         let tenant = queue.shares.enter("");
         let listed = vec![
-            (tenant, true, place(5, 0, 2)),
-            (tenant, true, place(5, 0, 1)),
-            (tenant, false, place(9, -10, 7)),
+            (tenant, true, key(5, 0, 2)),
+            (tenant, true, key(5, 0, 1)),
+            (tenant, false, key(9, -10, 7)),
         ];
-        for &(tenant, is_new, place) in &listed {
-            queue.insert(tenant, is_new, place);
+        for &(tenant, is_new, key) in &listed {
+            queue.insert(tenant, is_new, key);
         }
         assert_eq!(drain(&mut queue, listed, 1), [7, 1, 2]);
     }
 
     #[test]
     fn extreme_values_do_not_wrap() {
-        let last = place(Nanos::MAX, i32::MIN, 1);
-        let first = place(0, i32::MAX, 2);
+        let last = key(Nanos::MAX, i32::MIN, 1);
+        let first = key(0, i32::MAX, 2);
         assert_eq!(order(&[last, first]), [2, 1]);
     }
 
@@ -312,14 +323,14 @@ mod tests {
     fn a_flood_does_not_hold_up_another_tenant() {
         let mut queue = Queue::default();
         let [flood, quiet] = ["flood", "quiet"].map(|name| queue.shares.enter(name));
-        let mut listed: Vec<_> = (0..9).map(|i| (flood, true, place(i, 0, i))).collect();
-        listed.push((quiet, true, place(100, 0, 100)));
-        listed.push((quiet, true, place(101, 0, 101)));
-        for &(tenant, is_new, place) in &listed {
+        let mut listed: Vec<_> = (0..9).map(|i| (flood, true, key(i, 0, i))).collect();
+        listed.push((quiet, true, key(100, 0, 100)));
+        listed.push((quiet, true, key(101, 0, 101)));
+        for &(tenant, is_new, key) in &listed {
             queue.arrive(tenant);
-            queue.insert(tenant, is_new, place);
+            queue.insert(tenant, is_new, key);
         }
-        assert_eq!(queue.num_before(quiet, place(200, 0, 200)), 5);
+        assert_eq!(queue.num_before(quiet, key(200, 0, 200)), 5);
         assert_eq!(
             drain(&mut queue, listed, 7),
             [0, 100, 1, 101, 2, 3, 4, 5, 6, 7, 8]
@@ -327,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn those_before_a_place_are_counted() {
+    fn those_before_a_key_are_counted() {
         let mut queue = Queue::default();
         let tenant = queue.shares.enter("");
-        (0..4).for_each(|i| queue.insert(tenant, true, place(i, 0, i)));
-        assert_eq!(queue.num_before(tenant, place(9, 0, 9)), 4);
-        assert_eq!(queue.num_before(tenant, place(9, 1, 9)), 0);
-        queue.remove(tenant, true, place(1, 0, 1));
-        assert_eq!(queue.num_before(tenant, place(2, 0, 2)), 1);
+        (0..4).for_each(|i| queue.insert(tenant, true, key(i, 0, i)));
+        assert_eq!(queue.num_before(tenant, key(9, 0, 9)), 4);
+        assert_eq!(queue.num_before(tenant, key(9, 1, 9)), 0);
+        queue.remove(tenant, true, key(1, 0, 1));
+        assert_eq!(queue.num_before(tenant, key(2, 0, 2)), 1);
     }
 }

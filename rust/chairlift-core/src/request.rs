@@ -6,13 +6,13 @@ use crate::{
     kv_cache::BlockTable,
     new_request::NewRequest,
     prompt_output::PromptOutput,
-    queue::{Place, WaitTimes},
+    queue::{QueueKey, WaitTimes},
     speculation::{Acceptance, Lookup, Proposer},
 };
 use chairlift_text::{TextState, TokenTable, answer::Fields};
 
 /// Output tokens that a new request has memory for: growth happens when it is added, not in a step.
-pub(crate) const ROOM_AHEAD: usize = 1024;
+pub(crate) const MAX_TOKENS_RESERVED: usize = 1024;
 
 /// Whether a request without a row had one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,11 @@ impl Request {
         let limit = max_context_len.max(num_prompt + 1);
         let max_num_tokens = limit.min(num_prompt.saturating_add(new.max_tokens));
         let mut tokens = new.prompt;
-        tokens.reserve_exact(max_num_tokens.saturating_sub(num_prompt).min(ROOM_AHEAD));
+        tokens.reserve_exact(
+            max_num_tokens
+                .saturating_sub(num_prompt)
+                .min(MAX_TOKENS_RESERVED),
+        );
         Self {
             id,
             state: State::Waiting(Origin::Fresh),
@@ -294,12 +298,12 @@ impl Request {
         1 + self.num_siblings
     }
 
-    /// Its place in the queue.
-    pub(crate) fn place(&self) -> Place {
+    /// Orders it in the queue.
+    pub(crate) fn queue_key(&self) -> QueueKey {
         let timing = &self.timing;
         let later = |time: Nanos| time.saturating_add(timing.turn_delay);
         let start_by = timing.start_by.map(later);
-        Place::new(
+        QueueKey::new(
             later(self.stats.arrival),
             start_by,
             timing.priority,
@@ -343,7 +347,7 @@ impl Request {
     }
 
     /// Row or blocks are gone, with what it has computed and what was guessed after it.
-    pub(crate) fn lose_computed(&mut self) {
+    pub(crate) fn reset_computed(&mut self) {
         self.num_lost += self.num_computed;
         self.num_computed = 0;
         self.runner_view = RunnerView::Current;

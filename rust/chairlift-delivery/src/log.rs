@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogId(pub u64);
 
-/// Memory of the place of an event, besides its bytes.
-const PLACE_BYTES: usize = size_of::<Place>();
+/// Memory of an event besides its bytes.
+const ENTRY_BYTES: usize = size_of::<Entry>();
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Entry {
     number: u32,
     len: u32,
 }
@@ -21,7 +21,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Log {
     bytes: VecDeque<u8>,
-    places: VecDeque<Place>,
+    entries: VecDeque<Entry>,
     max_bytes: usize,
     /// The highest number of an event that is no longer here.
     dropped: u32,
@@ -32,7 +32,7 @@ impl Log {
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self {
             bytes: VecDeque::new(),
-            places: VecDeque::new(),
+            entries: VecDeque::new(),
             max_bytes,
             dropped: 0,
             last: 0,
@@ -41,7 +41,7 @@ impl Log {
 
     /// Memory that is held.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() + self.places.len() * PLACE_BYTES
+        self.bytes.len() + self.entries.len() * ENTRY_BYTES
     }
 
     /// The highest number whose event is gone, and the highest of all.
@@ -53,12 +53,12 @@ impl Log {
     pub(crate) fn put(&mut self, number: u32, event: &[u8]) {
         self.last = number;
         self.bytes.extend(event);
-        self.places.push_back(Place {
+        self.entries.push_back(Entry {
             number,
             len: event.len() as u32,
         });
         while self.len() > self.max_bytes {
-            let Some(oldest) = self.places.pop_front() else {
+            let Some(oldest) = self.entries.pop_front() else {
                 return;
             };
             self.bytes.drain(..oldest.len as usize);
@@ -69,18 +69,18 @@ impl Log {
     /// Gives back memory that no further event needs.
     pub(crate) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
-        self.places.shrink_to_fit();
+        self.entries.shrink_to_fit();
     }
 
     /// The events after a number.
     pub(crate) fn after(&mut self, number: u32) -> impl Iterator<Item = &[u8]> {
-        let first = self.places.partition_point(|place| place.number <= number);
-        let skipped = self.places.range(..first);
-        let mut begin: usize = skipped.map(|place| place.len as usize).sum();
+        let first = self.entries.partition_point(|entry| entry.number <= number);
+        let skipped = self.entries.range(..first);
+        let mut begin: usize = skipped.map(|entry| entry.len as usize).sum();
         let bytes = &*self.bytes.make_contiguous();
-        self.places.range(first..).map(move |place| {
-            let event = &bytes[begin..begin + place.len as usize];
-            begin += place.len as usize;
+        self.entries.range(first..).map(move |entry| {
+            let event = &bytes[begin..begin + entry.len as usize];
+            begin += entry.len as usize;
             event
         })
     }

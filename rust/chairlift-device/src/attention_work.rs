@@ -109,7 +109,7 @@ impl Cut {
             }
             num_work += count;
             work_rows = work_rows.max(span.num_queries * self.group);
-            let (first, split_len) = (self.first_split(span), self.own_split_len(span));
+            let (first, split_len) = (self.first_split(span), self.split_len_of_row(span));
             for head in 0..self.num_kv_heads {
                 for (split, entry) in (0..self.num_splits(span)).zip(rest.by_ref()) {
                     let token = (first + split) * split_len;
@@ -149,17 +149,17 @@ impl Cut {
 
     /// Tokens of a split of a row: a function of its length alone. Short rows have short splits, so that there is work
     /// for all processors of a GPU; `DecodeBatch` of `decode_split.cuh` computes the same.
-    fn own_split_len(&self, span: Span) -> usize {
-        let mut own = MIN_SPLIT.min(self.split_len);
-        while own < self.split_len && span.seq_len > MANY_SPLITS * own {
-            own = (2 * own).min(self.split_len);
+    fn split_len_of_row(&self, span: Span) -> usize {
+        let mut len = MIN_SPLIT.min(self.split_len);
+        while len < self.split_len && span.seq_len > MANY_SPLITS * len {
+            len = (2 * len).min(self.split_len);
         }
-        own
+        len
     }
 
     /// The split with the oldest token that the row's first query sees.
     fn first_split(&self, span: Span) -> usize {
-        self.oldest(span, 0) / self.own_split_len(span)
+        self.oldest(span, 0) / self.split_len_of_row(span)
     }
 
     /// 0 for a row without queries: the padding of a batch.
@@ -167,7 +167,7 @@ impl Cut {
         if span.num_queries == 0 {
             return 0;
         }
-        span.seq_len.div_ceil(self.own_split_len(span)) - self.first_split(span)
+        span.seq_len.div_ceil(self.split_len_of_row(span)) - self.first_split(span)
     }
 
     /// The oldest token that a query of the row sees.

@@ -15,14 +15,14 @@ const CUT: Cut = Cut {
 };
 
 /// Where an entry of the work is: line of the row, KV head, first token, index of the split.
-type Place = [i32; 4];
+type EntryStart = [i32; 4];
 
 /// Rows as (queries, tokens), each at the line of its index; gives work and tiles as entries.
 fn cut(
     how: &Cut,
     rows: &[(usize, usize)],
     work_room: usize,
-) -> (Vec<Place>, Vec<[i32; TILE_WIDTH]>) {
+) -> (Vec<EntryStart>, Vec<[i32; TILE_WIDTH]>) {
     let (work, tiles) = cut_whole(how, rows, work_room);
     let place = |entry: &[i32; WORK_WIDTH]| [entry[0], entry[1], entry[2], entry[3]];
     (work.iter().map(place).collect(), tiles)
@@ -183,10 +183,10 @@ proptest! {
                 prop_assert_eq!(mine.len(), expected, "a row is cut one way");
                 if let (Some(first), Some(last)) = (splits.first(), splits.last()) {
                     let seen = if how.window == 0 { 0 } else { (seq_len - queries + 1).saturating_sub(how.window) };
-                    let own = if how.split_len == 128 { 128 } else if seq_len <= 4096 { 256 } else { 512 };
-                    prop_assert_eq!(first.0 as usize, seen / own * own);
-                    prop_assert!((last.0 as usize) < seq_len && last.0 as usize + own >= seq_len);
-                    prop_assert!(splits.windows(2).all(|pair| pair[1].0 == pair[0].0 + own as i32));
+                    let of_row = if how.split_len == 128 { 128 } else if seq_len <= 4096 { 256 } else { 512 };
+                    prop_assert_eq!(first.0 as usize, seen / of_row * of_row);
+                    prop_assert!((last.0 as usize) < seq_len && last.0 as usize + of_row >= seq_len);
+                    prop_assert!(splits.windows(2).all(|pair| pair[1].0 == pair[0].0 + of_row as i32));
                     prop_assert!(queries * how.group <= how.decode_rows);
                 }
             }

@@ -297,7 +297,7 @@ impl Client {
         if self.waits_for_parent {
             return;
         }
-        self.lose_computed();
+        self.reset_computed();
         self.is_rolled_back = false;
         self.num_preemptions += 1;
         let num_tokens = self.answer.num_prompt + self.num_output;
@@ -307,7 +307,7 @@ impl Client {
 
     /// The row stays, its blocks are gone: the step that named it has failed.
     pub(crate) fn roll_back(&mut self) {
-        self.lose_computed();
+        self.reset_computed();
         self.is_rolled_back = true;
     }
 
@@ -319,7 +319,7 @@ impl Client {
     }
 
     /// What was sampled in lost steps will be sampled again.
-    fn lose_computed(&mut self) {
+    fn reset_computed(&mut self) {
         self.leave_drafts();
         (self.is_moved, self.swaps_in) = (false, false);
         self.num_lost += self.num_computed;

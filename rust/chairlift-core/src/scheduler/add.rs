@@ -6,7 +6,7 @@ use crate::{
     error::{Refusal, RefusalReason},
     ids::{Nanos, RequestId, Slot},
     new_request::NewRequest,
-    request::{Origin, ROOM_AHEAD, Request, State, add_credit},
+    request::{MAX_TOKENS_RESERVED, Origin, Request, State, add_credit},
 };
 
 /// A request is queued.
@@ -34,7 +34,7 @@ impl Scheduler {
         for time in [new.queue_deadline, new.deadline].into_iter().flatten() {
             self.deadlines.push(time, request);
         }
-        let num_tokens = new.prompt.len() + new.max_tokens.min(ROOM_AHEAD);
+        let num_tokens = new.prompt.len() + new.max_tokens.min(MAX_TOKENS_RESERVED);
         let tenant = self.queue.shares.enter(&new.namespace.tenant);
         let table = self.kv.new_table(&new.namespace, tenant, num_tokens);
         let start_by = self.start_by(new.prompt.len(), new.queue_deadline, new.first_token_by);
@@ -69,7 +69,7 @@ impl Scheduler {
         if !parent.is_suspended() {
             self.queue.arrive(tenant);
         }
-        let queue_position = self.queue.num_before(tenant, parent.place());
+        let queue_position = self.queue.num_before(tenant, parent.queue_key());
         self.slots.put(slot, parent);
         self.wait(slot, Origin::Fresh);
         self.compact_deadlines();

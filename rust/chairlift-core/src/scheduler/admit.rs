@@ -121,7 +121,7 @@ impl StepBuilder<'_> {
         let num_swapped = request.table.num_swapped_tokens();
         let has_blocks = num_missing == 0
             && request.take_blocks(&mut scheduler.kv, num_hits, headroom)
-            || self.make_room_for_head(slot, num_hits, headroom)
+            || self.preempt_suspended_for(slot, num_hits, headroom)
                 && self.take_blocks(slot, num_hits, headroom);
         if !has_blocks {
             return Err(WaitCause::Blocks);

@@ -47,7 +47,7 @@ fn check_queue(scheduler: &Scheduler) -> Result<(), Violation> {
         };
         let is_fresh = request.origin() == Some(Origin::Fresh);
         ensure!(
-            request.place() == place && is_fresh == is_new,
+            request.queue_key() == place && is_fresh == is_new,
             "{id:?} has a wrong place"
         );
         num_preempted += usize::from(request.is_preempted());

@@ -67,8 +67,8 @@ fn num_before(scheduler: &Scheduler, request: &Request) -> usize {
     let queue = &scheduler.queue;
     match request.origin() {
         None => 0,
-        Some(Origin::Fresh) => queue.num_before(request.tenant, request.place()),
-        Some(Origin::Preempted) => queue.num_preempted_before(request.place()),
+        Some(Origin::Fresh) => queue.num_before(request.tenant, request.queue_key()),
+        Some(Origin::Preempted) => queue.num_preempted_before(request.queue_key()),
     }
 }
 

@@ -272,7 +272,7 @@ impl Scheduler {
         for &slot in named {
             let request = self.slots.live(slot);
             self.kv.release(&mut request.table);
-            request.lose_computed();
+            request.reset_computed();
             request.runner_view = RunnerView::Restarting;
         }
     }

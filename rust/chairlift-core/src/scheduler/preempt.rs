@@ -55,7 +55,7 @@ impl Cost {
 impl StepBuilder<'_> {
     /// Makes room for the running request at `index`, which lacks a block; false if it gets none in this step, or gave its own
     /// row up.
-    pub(super) fn make_room(&mut self, index: usize) -> bool {
+    pub(super) fn preempt_for(&mut self, index: usize) -> bool {
         if let Some(slot) = self.youngest_idle() {
             self.preempt_idle(slot);
             return true;
@@ -83,7 +83,7 @@ impl StepBuilder<'_> {
 
     /// Preempts suspended requests, as few as will do and the youngest first, so that the head of the queue can be admitted;
     /// false (and nothing changed) if all of them are not enough.
-    pub(super) fn make_room_for_head(
+    pub(super) fn preempt_suspended_for(
         &mut self,
         head: Slot,
         num_hits: usize,
@@ -212,17 +212,17 @@ impl Scheduler {
             self.slots.live(sibling).state = State::WithParent;
             self.num_with_parent += 1;
         }
-        self.lose_row(slot);
+        self.requeue(slot);
     }
 
     /// A sequence loses row and blocks, and waits in front of all that are fresh, or outside the queue while it is suspended.
-    fn lose_row(&mut self, slot: Slot) {
+    fn requeue(&mut self, slot: Slot) {
         self.record_wait(slot);
         self.release_row(slot);
         let request = self.slots.live(slot);
         debug_assert_eq!(request.in_flight, 0, "what a step names is not taken away");
         self.kv.release(&mut request.table);
-        request.lose_computed();
+        request.reset_computed();
         request.times_preempted += 1;
         request.yields_from = request.tokens.len() + MIN_PROGRESS;
         request.stats.num_preemptions += 1;
@@ -237,7 +237,7 @@ impl Scheduler {
         if let Some(parent) = self.slots.live(slot).parent.take() {
             self.slots.live(parent).num_siblings -= 1;
         }
-        self.lose_row(slot);
+        self.requeue(slot);
     }
 
     fn release_row(&mut self, slot: Slot) {

@@ -118,7 +118,7 @@ impl<'a> StepBuilder<'a> {
             } else {
                 self.schedule_chunk(slot, max)
             };
-            if has_blocks || !self.make_room(index) {
+            if has_blocks || !self.preempt_for(index) {
                 return;
             }
         }

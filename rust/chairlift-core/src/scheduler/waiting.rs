@@ -27,7 +27,8 @@ impl Scheduler {
         } else {
             request.state = State::Waiting(origin);
             let is_fresh = origin == Origin::Fresh;
-            self.queue.insert(request.tenant, is_fresh, request.place());
+            self.queue
+                .insert(request.tenant, is_fresh, request.queue_key());
         }
         self.begin_wait(slot);
     }
@@ -39,7 +40,8 @@ impl Scheduler {
         match request.state {
             State::Waiting(origin) => {
                 let is_fresh = origin == Origin::Fresh;
-                self.queue.remove(request.tenant, is_fresh, request.place());
+                self.queue
+                    .remove(request.tenant, is_fresh, request.queue_key());
             }
             State::Suspended(_) => self.num_suspended -= 1,
             State::WithParent | State::Running { .. } | State::Ended { .. } => return None,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_has_a_place_of_its_own() {
+    fn no_two_numbers_share_a_place() {
         for head_dim in [8, 16, 24, 64, 128, 256, 512] {
             places_are_distinct::<f32>(head_dim);
             places_are_distinct::<bf16>(head_dim);

@@ -245,12 +245,12 @@ mod tests {
             let panels = target.panels.start.saturating_sub(1)..target.panels.end + 1;
             for panel in panels {
                 for row in 0..4 {
-                    let is_own = target.panels.contains(&panel) && target.rows.contains(&row);
+                    let is_of_target = target.panels.contains(&panel) && target.rows.contains(&row);
                     let target = &target;
                     let store = AssertUnwindSafe(|| dispatch(StoreRow { target, panel, row }));
                     assert_eq!(
                         catch_unwind(store).is_ok(),
-                        is_own,
+                        is_of_target,
                         "panel {panel}, row {row}"
                     );
                 }

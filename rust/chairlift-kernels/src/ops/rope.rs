@@ -123,8 +123,8 @@ impl<T: Element> Kernel for Rope<'_, T> {
             for (index, head) in heads.chunks_exact_mut(head_dim.max(1)).enumerate() {
                 let norm = norm.map(|norm| {
                     if let Some(scale) = scale_of_all {
-                        let own = index * head_dim..(index + 1) * head_dim;
-                        (&norm.weight[own], scale, norm.offset)
+                        let head = index * head_dim..(index + 1) * head_dim;
+                        (&norm.weight[head], scale, norm.offset)
                     } else {
                         let scale = inverse_rms::<I, T>(head, norm.eps);
                         (norm.weight, scale, norm.offset)

@@ -123,9 +123,9 @@ impl Router<'_> {
             chosen.extend(best.map(|(expert, _)| (expert, scores[expert])));
         }
         if self.scores == RouterScores::SoftmaxOfChosen {
-            let own: Vec<f32> = chosen.iter().map(|chosen| chosen.1).collect();
-            let mut weights = vec![0.0; own.len()];
-            softmax::<I>(&own, &mut weights);
+            let scores: Vec<f32> = chosen.iter().map(|chosen| chosen.1).collect();
+            let mut weights = vec![0.0; scores.len()];
+            softmax::<I>(&scores, &mut weights);
             for (chosen, weight) in chosen.iter_mut().zip(weights) {
                 chosen.1 = weight;
             }

@@ -37,8 +37,8 @@ pub fn copy_states(state: &mut [f32], row_len: usize, moves: &[i32]) -> Result<(
     }
     let state = Disjoint::new(state);
     let chunks = row_len.div_ceil(CHUNK);
-    pool::split(moves.len() * chunks, 1, |own| {
-        for index in own {
+    pool::split(moves.len() * chunks, 1, |chunk_indices| {
+        for index in chunk_indices {
             let [target, source] = moves[index / chunks];
             let start = index % chunks * CHUNK;
             let len = CHUNK.min(row_len - start);

@@ -167,14 +167,14 @@ pub fn gated_delta<T: Element>(
     let (state, out) = (Disjoint::new(state), Disjoint::new(out.into_slice()));
     // Heads and not rows are shared out: a prompt among decodes is work for all threads.
     let grain = pool::grain(num_tokens * heads.state());
-    pool::split(heads.num_value_heads, grain, |own| {
+    pool::split(heads.num_value_heads, grain, |heads_of_share| {
         dispatch(DeltaPart {
             delta,
             sequences: &sequences,
             state,
             out,
             stride,
-            own,
+            heads_of_share,
         });
     });
     Ok(())
@@ -188,7 +188,7 @@ struct DeltaPart<'a, T> {
     /// Elements from a row of `out` to the next.
     stride: usize,
     /// Value heads.
-    own: Range<usize>,
+    heads_of_share: Range<usize>,
 }
 
 /// The inputs of a few tokens of a head, and what the state gives for them.
@@ -227,7 +227,7 @@ impl<T: Element> Kernel for DeltaPart<'_, T> {
             shares: [0.0; TOKENS],
         };
         let len = self.delta.heads.state();
-        for head in self.own.clone() {
+        for head in self.heads_of_share.clone() {
             for sequence in self.sequences {
                 let start = (sequence.row * num_value_heads + head) * len;
                 // SAFETY: a head of a row belongs to one part, which takes one at a time; a row is there once.

@@ -119,14 +119,14 @@ pub fn selective_scan<T: Element>(
     let (state, out) = (Disjoint::new(state), Disjoint::new(out.into_slice()));
     // Heads and not rows are shared out: a prompt among decodes is work for all threads.
     let grain = pool::grain(num_tokens * sizes.state());
-    pool::split(sizes.num_heads, grain, |own| {
+    pool::split(sizes.num_heads, grain, |heads_of_share| {
         dispatch(ScanPart {
             scan,
             sequences: &sequences,
             state,
             out,
             stride,
-            own,
+            heads_of_share,
         });
     });
     Ok(())
@@ -140,7 +140,7 @@ struct ScanPart<'a, T> {
     /// Elements from a row of `out` to the next.
     stride: usize,
     /// Heads.
-    own: Range<usize>,
+    heads_of_share: Range<usize>,
 }
 
 /// The inputs of a few tokens of a head, and what the state gives for them.
@@ -171,7 +171,7 @@ impl<T: Element> Kernel for ScanPart<'_, T> {
             decays: [0.0; TOKENS],
         };
         let len = sizes.state();
-        for head in self.own.clone() {
+        for head in self.heads_of_share.clone() {
             for sequence in self.sequences {
                 let start = (sequence.row * sizes.num_heads + head) * len;
                 // SAFETY: a head of a row belongs to one part, which takes one at a time; a row is there once.

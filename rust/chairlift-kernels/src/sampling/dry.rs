@@ -61,12 +61,12 @@ impl Dry {
         let Some((&last, before)) = tokens.split_last() else {
             return false;
         };
-        let own = self.text.bytes(last);
+        let last_text = self.text.bytes(last);
         let longest = self.breakers.iter().map(Vec::len).max().unwrap_or(0);
-        if own.is_empty() || longest == 0 {
+        if last_text.is_empty() || longest == 0 {
             return false;
         }
-        let mut text = Vec::with_capacity(longest + own.len());
+        let mut text = Vec::with_capacity(longest + last_text.len());
         for &id in before.iter().rev() {
             if text.len() + 1 >= longest {
                 break;
@@ -75,7 +75,7 @@ impl Dry {
         }
         text.reverse();
         let start = text.len();
-        text.extend_from_slice(own);
+        text.extend_from_slice(last_text);
         let ends_inside = |breaker: &Vec<u8>| {
             let first = (start + 1).saturating_sub(breaker.len());
             let mut windows = text[first..].windows(breaker.len());

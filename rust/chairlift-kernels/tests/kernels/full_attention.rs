@@ -109,8 +109,8 @@ fn agrees<T: Element>(case: &Case) {
     // Alone, each sequence has the same bits.
     let mut start = 0;
     for length in LENGTHS {
-        let own = &fused[start * 3 * width..][..length * 3 * width];
-        let alone = attention(case, own, &[length], &bias);
+        let sequence = &fused[start * 3 * width..][..length * 3 * width];
+        let alone = attention(case, sequence, &[length], &bias);
         assert_eq!(bits(&alone), bits(&out[start * width..][..length * width]));
         start += length;
     }

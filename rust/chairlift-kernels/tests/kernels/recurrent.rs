@@ -309,10 +309,10 @@ impl<T: Element> Scanned<T> {
                     .ln_1p();
                 let decay = (-f64::from(self.rate[head]) * step).exp();
                 for p in 0..head_dim {
-                    let own = x[head * head_dim + p];
-                    let mut output = f64::from(self.skip[head]) * own;
+                    let input = x[head * head_dim + p];
+                    let mut output = f64::from(self.skip[head]) * input;
                     for n in 0..state_dim {
-                        state[n][p] = decay * state[n][p] + step * b[group + n] * own;
+                        state[n][p] = decay * state[n][p] + step * b[group + n] * input;
                         output += state[n][p] * c[group + n];
                     }
                     out[token * 4 * head_dim + head * head_dim + p] = output;

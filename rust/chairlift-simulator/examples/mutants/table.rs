@@ -52,7 +52,7 @@ mutants! { MUTANTS of "chairlift-core":
     held_row_is_forgotten, "-", "a row that a step kept past its batch stays held", "scheduler/end.rs":
         "                self.rows.hold(row);\n                self.needs_sweep = true;" => "                self.rows.hold(row);";
     preempted_count_drifts, "vllm#45414", "an abort of a preempted request leaves the batch open", "queue.rs":
-        "self.preempted.remove(&place)," => "self.preempted.contains(&place),";
+        "self.preempted.remove(&key)," => "self.preempted.contains(&place),";
 
     // Double frees and counts.
     free_while_shared, "vllm#42571", "a block becomes free with its last but one owner", "kv_cache/block_pool.rs":

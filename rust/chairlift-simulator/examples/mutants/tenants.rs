@@ -4,7 +4,7 @@ use crate::table::{Mutant, mutants};
 
 mutants! { OF_TENANTS of "chairlift-core":
     a_flood_goes_first, "-", "the first request is admitted first, whatever its tenant was served", "queue.rs":
-        "(self.shares.served(tenant), self.line(tenant).first())" => "(0 * self.shares.served(tenant), self.line(tenant).first())";
+        "(self.shares.served(tenant), self.of_tenant(tenant).first())" => "(0 * self.shares.served(tenant), self.of_tenant(tenant).first())";
     who_stays_away_saves_up, "-", "a tenant that comes back has a claim on the time before", "queue/shares.rs":
         "entry.served = entry.served.max(floor);" => "let _ = floor;";
     reserved_rows_go_to_the_flood, "-", "a flood takes the rows that are reserved for tenants below their share", "scheduler/reserved_rows.rs":

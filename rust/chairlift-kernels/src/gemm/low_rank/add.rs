@@ -259,14 +259,14 @@ impl<T: Element> Expand<'_, T> {
         let (mut first_panel, mut hidden) = (0, self.hidden);
         for part in &self.tile.update.parts {
             let panels = first_panel..first_panel + part.output_panels();
-            let (own, rest) = hidden.split_at(R * part.hidden_len());
+            let (of_part, rest) = hidden.split_at(R * part.hidden_len());
             let len = part.rank.div_ceil(T::Packed::DEPTH) * BLOCK;
             let mine = self.items.start.max(panels.start)..self.items.end.min(panels.end);
             for start in mine.clone().step_by(PANELS_AT_ONCE) {
                 let first = start - panels.start;
                 for panel in first..first + PANELS_AT_ONCE.min(mine.end - start) {
                     let units = &part.b[panel * len..(panel + 1) * len];
-                    let of_panel = panel_sums::<I, T::Packed, R>(own, units);
+                    let of_panel = panel_sums::<I, T::Packed, R>(of_part, units);
                     for (sums, of_row) in sums.iter_mut().zip(of_panel) {
                         sums[panel - first] = of_row;
                     }
