@@ -112,8 +112,9 @@ demo: model ## Serve MODEL (default: demo; smollm2 is installed), stream seven p
 	$(BIN)/chairlift demo $(MODEL)
 
 .PHONY: serve
-serve: model ## Serve MODEL (default: demo) on 127.0.0.1:50051
-	$(BIN)/chairlift serve $(MODEL)
+serve: model ## Serve MODEL (default: demo): gRPC on 127.0.0.1:50051, the live page and the OpenAI API on http://127.0.0.1:8000
+	@$(requirements) http | $(INSTALL) --quiet --requirement -
+	$(BIN)/chairlift serve $(MODEL) --http-listen 127.0.0.1:8000
 
 # --- checks -----------------------------------------------------------------------------------
 
@@ -288,7 +289,7 @@ $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed: | $(BIN)/python
 	@touch $@
 
 PROTOC := $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/bin/python -m grpc_tools.protoc
-PROTOS := -Iproto $(shell find proto -name '*.proto')
+PROTOS := -Iproto $(sort $(shell find proto -name '*.proto'))
 # Protocols of other servers: no lint, since their form is not ours to choose.
 OTHER_PROTOS := -Ithird_party/proto $(shell find third_party/proto -name '*.proto')
 BUF := npm_config_cache=$(TOOLS)/npm npx --yes --loglevel=error --package=@bufbuild/buf@$(BUF_VERSION) -- buf
@@ -298,8 +299,13 @@ stubs: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Generate python/chairli
 	$(PROTOC) --python_out=python --pyi_out=python --grpc_python_out=python $(PROTOS)
 	$(PROTOC) --python_out=python --pyi_out=python --grpc_python_out=python $(OTHER_PROTOS)
 
+.PHONY: reference
+reference: setup $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Make docs/reference/ from the code and from the comments of proto/
+	@$(PROTOC) --include_source_info --descriptor_set_out=$(TOOLS)/api.binpb $(PROTOS)
+	$(BIN)/python -m tools.reference --descriptors $(TOOLS)/api.binpb
+
 .PHONY: proto
-proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of proto/, that it only adds to proto/baseline.binpb, and that the stubs are current
+proto: setup $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of proto/, that it only adds to proto/baseline.binpb, and that the stubs are current
 	$(call say,proto)
 	@rm -rf $(TOOLS)/stubs && mkdir -p $(TOOLS)/stubs
 	$(PROTOC) --python_out=$(TOOLS)/stubs --pyi_out=$(TOOLS)/stubs --grpc_python_out=$(TOOLS)/stubs $(PROTOS)
@@ -308,6 +314,8 @@ proto: $(TOOLS)/grpc-$(GRPC_TOOLS_VERSION)/.installed ## Lint and format of prot
 	  diff -r --exclude=__pycache__ --exclude=__init__.py $(TOOLS)/stubs/chairlift/$$stubs python/chairlift/$$stubs \
 	    || { echo "python/chairlift/$$stubs is not what its protos generate: run \`make stubs\`"; exit 1; }; \
 	done
+	@$(PROTOC) --include_source_info --descriptor_set_out=$(TOOLS)/api.binpb $(PROTOS)
+	$(BIN)/python -m tools.reference --check --descriptors $(TOOLS)/api.binpb
 	@command -v npx >/dev/null || $(call without,buf,Node.js (npx)); \
 	if command -v npx >/dev/null; then \
 	  $(BUF) lint proto && $(BUF) format --diff --exit-code proto && $(BUF) breaking proto --against proto/baseline.binpb; \
@@ -322,6 +330,33 @@ proto-baseline: ## Take proto/ as what later changes may only add to; at each re
 .PHONY: cuda-compile
 cuda-compile: setup ## Compile every CUDA kernel for every architecture, no GPU needed (ARCHITECTURES="sm_90a")
 	$(BIN)/python -m tests.cuda.nvrtc $(ARCHITECTURES)
+
+# --- docs -------------------------------------------------------------------------------------
+
+# Zensical's newer versions need a package that not every index serves. Material reads the same mkdocs.yml.
+DOCS ?= zensical
+ZENSICAL := 'zensical==0.0.68'
+MATERIAL := 'mkdocs-material==9.8.1' 'mkdocs==1.6.1'
+SITE := $(TOOLS)/site
+
+$(TOOLS)/$(DOCS)/.installed: | $(BIN)/python
+	$(call say,$(DOCS) in $(TOOLS))
+	$(UV) venv --quiet --allow-existing --python $(BIN)/python $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python $(if $(filter material,$(DOCS)),$(MATERIAL),$(ZENSICAL))
+	@touch $@
+
+SITE_BUILDER := NO_MKDOCS_2_WARNING=1 $(TOOLS)/$(DOCS)/bin/$(if $(filter material,$(DOCS)),mkdocs,zensical)
+
+.PHONY: docs
+docs: $(TOOLS)/$(DOCS)/.installed ## The docs site in .tools/site/html: links and anchors checked, nothing loaded from other hosts (DOCS=material for the other builder)
+	$(BIN)/python -m tools.docs $(SITE)/pages
+	$(SITE_BUILDER) build --strict
+	$(BIN)/python -m tools.docs.foreign $(SITE)/html
+
+.PHONY: docs-serve
+docs-serve: $(TOOLS)/$(DOCS)/.installed ## The docs site on http://127.0.0.1:8001
+	$(BIN)/python -m tools.docs $(SITE)/pages
+	$(SITE_BUILDER) serve --dev-addr 127.0.0.1:8001
 
 # --- more -------------------------------------------------------------------------------------
 

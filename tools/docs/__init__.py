@@ -1,0 +1,1 @@
+"""The docs site, built from the pages of the repository as they are."""

@@ -1,0 +1,1 @@
+"""Pages of `docs/reference/` that are made from the code."""
