@@ -57,7 +57,7 @@ def forward(tiny_folder, tmp_path):
                 pace(engine.runner.model)
                 await served.serve(AsyncEngine.of(engine))
                 engines[f"e{number}"] = served
-                found[f"e{number}"] = ReplicaInfo(address, num_tokens=4096)
+                found[f"e{number}"] = ReplicaInfo(address, served.http_url or "", num_tokens=4096)
             replicas = Replicas(Security(token=token), report_interval_s=0.1)
             stack.push_async_callback(replicas.close)
             config = ServerConfig(listen=f"unix:{tmp_path}/ingress.sock", **(server or {}))
