@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "demo": set(),
     "bench": ENGINE | {"bench", "replay", "timeline"},
     # Nothing imports it: a server without Ray never loads it.
-    "ray": LEAVES | {"cli", "client", "ray", "server", "v1"},
+    "ray": ENGINE | {"cli", "client", "ray", "server", "v1"},
     "cli": ENGINE | {"bench", "cli", "client", "demo", "replay", "server", "timeline", "v1"},
 }
 """What each part may import: `cli -> server -> engine -> model -> checkpoints -> api`."""

@@ -32,6 +32,12 @@ ADAPTER_SETTINGS = frozenset(
 )
 """Settings for commands whose requests can name an adapter."""
 
+ANSWER_SETTINGS = (
+    *("dtype", "quantize", "kv_cache_dtype", "device"),
+    *("max_model_len", "max_text_bytes", "default_max_tokens"),
+)
+"""Settings that an answer depends on: a job from a file goes on with the same ones alone."""
+
 DEVICE_SETTINGS = ("max_num_seqs", "max_num_batched_tokens", "prefix_cache")
 """Settings whose defaults depend on the device or the model: they are passed on only if set."""
 

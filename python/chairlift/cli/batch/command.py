@@ -15,7 +15,12 @@ import typer
 from chairlift.api.config import checked, engine_config
 from chairlift.api.errors import ChairliftError, ConfigError
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
-from chairlift.cli.config_options import ADAPTER_SETTINGS, ENGINE_SETTINGS, engine_options
+from chairlift.cli.config_options import (
+    ADAPTER_SETTINGS,
+    ANSWER_SETTINGS,
+    ENGINE_SETTINGS,
+    engine_options,
+)
 from chairlift.cli.progress import Progress
 from chairlift.cli.remote import TlsCa, TlsCert, TlsKey, connected
 from chairlift.server.config import ServerConfig
@@ -30,11 +35,6 @@ if TYPE_CHECKING:
 _WITHOUT: Final = ADAPTER_SETTINGS | {
     *("queue_timeout_s", "time_limit_s", "batch_window_s", "batch_timeout_s"),
 }
-_OF_ANSWERS: Final = (
-    *("dtype", "quantize", "kv_cache_dtype", "device"),
-    *("max_model_len", "max_text_bytes", "default_max_tokens"),
-)
-"""Settings that an answer depends on: a journal is continued with the same ones alone."""
 
 
 class Order(StrEnum):
@@ -122,7 +122,7 @@ class _Local:
         config = engine_config(**settings)
         self.header = {
             "model": model,
-            **{name: str(getattr(config, name)) for name in _OF_ANSWERS},
+            **{name: str(getattr(config, name)) for name in ANSWER_SETTINGS},
         }
         self._names = checked(
             ServerConfig, model=model, served_model_name=names or None
