@@ -9,7 +9,7 @@ from chairlift.engine.engine import Engine
 
 from tests.engine import oracle
 from tests.engine.drive import assert_empty, end, greedy, run, token_ids, watch_sampler
-from tests.engine.tiny_model import prompts
+from tests.engine.tiny_model import EOS, prompts
 
 NUM_TOKENS = 40
 CHUNKED, WHOLE = 12, 512
@@ -42,8 +42,8 @@ def alone(tiny):
 
 def test_tokens_are_those_of_transformers(tiny, alone):
     for prompt, answer in zip(prompts(), alone.answers, strict=True):
-        expected = oracle.generate(tiny.reference, prompt, NUM_TOKENS)
-        oracle.assert_same_tokens(tiny.reference, prompt, answer, expected)
+        assert len(answer) == NUM_TOKENS or answer[-1] == EOS
+        oracle.assert_greedy(tiny.reference, prompt, answer)
 
 
 @pytest.mark.parametrize("num_blocks", [None, 26], ids=["room", "tight"])

@@ -63,7 +63,6 @@ def write(folder, config_class, fields):
     reference = families.build_model(config_class(**{**families.SIZES, **fields}))
     reference.save_pretrained(folder)
     tiny_model.write_tokenizer(folder, families.SIZES["vocab_size"] - 5)
-    reference.generation_config.eos_token_id = None
     return reference
 
 
@@ -79,8 +78,9 @@ def test_a_crowded_batch_gives_the_tokens_of_transformers(make_engine, tmp_path,
     prompts = tiny_model.prompts(vocab_size=families.SIZES["vocab_size"])
     answers = run(engine, [greedy(prompt, NUM_TOKENS, ignore_eos=True) for prompt in prompts])
     for prompt, events in zip(prompts, answers, strict=True):
-        expected = oracle.generate(reference, prompt, NUM_TOKENS)
-        oracle.assert_same_tokens(reference, prompt, token_ids(events), expected)
+        answer = token_ids(events)
+        assert len(answer) == NUM_TOKENS
+        oracle.assert_greedy(reference, prompt, answer)
     assert engine.load().num_preemptions > 0
     assert_empty(engine)
 
@@ -92,8 +92,9 @@ def test_a_second_prompt_begins_with_the_blocks_of_the_first(make_engine, tmp_pa
     for cached in (0, 48):
         [events] = run(engine, [greedy([*prompt, 7 + cached], 8, ignore_eos=True)])
         assert events[-1].usage.cached_tokens == cached
-        expected = oracle.generate(reference, [*prompt, 7 + cached], 8)
-        oracle.assert_same_tokens(reference, [*prompt, 7 + cached], token_ids(events), expected)
+        answer = token_ids(events)
+        assert len(answer) == 8
+        oracle.assert_greedy(reference, [*prompt, 7 + cached], answer)
 
 
 def test_log_probabilities_of_a_prompt_are_those_of_the_logits(make_engine, tmp_path):
