@@ -1,6 +1,8 @@
 """`make docs`, second part: no page of the site loads anything from another host.
 
-python -m tools.docs.foreign FOLDER
+    python -m tools.docs.foreign FOLDER
+
+It prints each address, and ends with 1 if there is one.
 """
 
 import re
