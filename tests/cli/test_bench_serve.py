@@ -1,18 +1,22 @@
 """`chairlift bench serve` on servers of the OpenAI API, and its report."""
 
+import asyncio
+import itertools
 import json
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from chairlift.api.errors import ConfigError
 from chairlift.bench.report.page import MAX_BYTES
+from chairlift.bench.workload import Item
 from chairlift.cli.bench.http_stream import url_of
+from chairlift.cli.bench.openai_load import send_openai_load
 
 from tests.cli.conftest import Run, environment
 from tests.cli.test_bench import SERVE_KEYS, results
@@ -35,8 +39,8 @@ def url(tiny_folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def stand_in(answer: Callable[[str, bytes], bytes]) -> Iterator[str]:
-    """Answer each request, given its first line and its body, with the bytes of a response."""
+def stand_in(answer: Callable[[str, bytes], bytes | Iterable[bytes]]) -> Iterator[str]:
+    """Answer each request, given its first line and its body, with a response or its pieces."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def run() -> None:
@@ -50,7 +54,13 @@ def stand_in(answer: Callable[[str, bytes], bytes]) -> Iterator[str]:
                     while (line := file.readline().strip().lower()) != b"":
                         if line.startswith(b"content-length:"):
                             length = int(line.partition(b":")[2])
-                    connection.sendall(answer(first, file.read(length)))
+                    response = answer(first, file.read(length))
+                    pieces = [response] if isinstance(response, bytes) else response
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    # A client that has seen enough closes the connection.
+                    with suppress(ConnectionError):
+                        for piece in pieces:
+                            connection.sendall(piece)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -194,6 +204,27 @@ def test_lines_are_read_wherever_their_chunks_are_cut(chairlift: Run) -> None:
     with stand_in(lambda _first, _body: chunked(*text)) as url:
         (row,) = results(chairlift("bench", "serve", "--url", url, "--model", "m", *LOAD, "--json"))
     assert (row["failed"], row["output_tokens"]) == (0, 5 * 3)
+
+
+@pytest.mark.parametrize("head", ["Transfer-Encoding: chunked", "Connection: close"])
+def test_a_response_that_comes_byte_by_byte_is_read_like_any_other(
+    chairlift: Run, head: str
+) -> None:
+    text = chunk(choices=[{"text": "a"}]) * 3 + DONE
+    plain = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n{text}".encode()
+    response = chunked(text) if "chunked" in head else plain
+    with stand_in(lambda _first, _body: (bytes([byte]) for byte in response)) as url:
+        (row,) = results(chairlift("bench", "serve", "--url", url, "--model", "m", *LOAD, "--json"))
+    assert (row["failed"], row["output_tokens"]) == (0, 5 * 3)
+
+
+def test_a_request_fails_at_its_bound_although_its_server_sends_on() -> None:
+    text = chunk(choices=[{"text": "a"}]).encode()
+    drip = itertools.chain([b"HTTP/1.1 200 OK\r\n\r\n"], itertools.repeat(text))
+    with stand_in(lambda _first, _body: drip) as url:
+        load = asyncio.run(send_openai_load(url_of(url), "m", [Item([1], 4)], max_request_s=0.25))
+    (request,) = load.requests
+    assert request.failure == "the answer had no end after 0.25 s"
 
 
 def test_a_host_that_is_no_name_is_an_error(chairlift: Run) -> None:

@@ -23,7 +23,7 @@ _TEXT: Final = (
 )
 # Most tokenizers have each of them, with the space before it, as one token.
 WORDS: Final = tuple(_TEXT.split())
-_END_S: Final = 3600.0
+_MAX_REQUEST_S: Final = 3600.0
 """Longest time of a request, also of one whose server sends without an end."""
 _MAX_ERROR: Final = 200
 _MAX_BODY: Final = 1 << 20
@@ -51,6 +51,7 @@ async def send_openai_load(
     work: Sequence[Item],
     on_end: Callable[[], None] = lambda: None,
     concurrency: int | None = None,
+    max_request_s: float = _MAX_REQUEST_S,
 ) -> LoadResult:
     """Send all of the work, each request over a connection of its own, and wait for every end.
 
@@ -60,6 +61,7 @@ async def send_openai_load(
         work: Requests in the order of arrival; ids of prompts are places in `WORDS`.
         on_end: Called when a request has ended.
         concurrency: Requests at a time: one is sent when it is due and so many others have ended.
+        max_request_s: Seconds after which a request has failed, although its server sends.
     """
     places = asyncio.Semaphore(concurrency or len(work))
     load = LoadResult([SentRequest(0.0, len(item.prompt_token_ids)) for item in work])
@@ -72,10 +74,10 @@ async def send_openai_load(
         async with places:
             sent.arrival_s = time.monotonic()
             try:
-                async with asyncio.timeout(_END_S):
+                async with asyncio.timeout(max_request_s):
                     await _stream(url, _body(model, item), sent, item.max_tokens)
             except TimeoutError:
-                sent.failure = f"the answer had no end after {_END_S:.0f} s"
+                sent.failure = f"the answer had no end after {max_request_s:g} s"
             except HttpError as error:
                 sent.failure = str(error)
             on_end()
