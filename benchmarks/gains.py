@@ -2,7 +2,7 @@
 
 The real scheduler on a virtual clock with a model of the device, or arithmetic on drawn lengths:
 nothing is measured, nothing is fitted, and the figures are the same on every machine. A line of
-JSON for each number, and an SVG for each figure of docs/gains.md.
+JSON for each number, an SVG for each figure of docs/gains.md, and the interactive one, gain.html.
 """
 
 import argparse
@@ -25,6 +25,9 @@ from chairlift.timeline.line_styles import policy_style
 from chairlift.timeline.shapes import Figure
 from chairlift.timeline.svg import svg_of
 
+from benchmarks.gain_page import render_gain_page
+from benchmarks.slot_use import gain_of, slot_use
+
 OPT: Any = {"device_model": DeviceName.A100_OPT_13B, "max_model_len": 2048}
 QUOTA_BYTES = 8_100 * 800 * 2**10
 """KV memory of 8,100 tokens, the quota that text-generation-inference had."""
@@ -37,13 +40,16 @@ def main() -> None:
     """Print the numbers and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, required=True, help="folder for the figures")
-    parser.add_argument("--only", choices=[f.__name__ for f in FIGURES], help="one of the figures")
+    names = [*(make.__name__ for make in FIGURES), PAGE.stem]
+    parser.add_argument("--only", choices=names, help="one of the figures")
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)
     for make in FIGURES:
         if options.only in {None, make.__name__}:
             path = options.into / f"{make.__name__.replace('_', '-')}.svg"
             path.write_text(svg_of(make()), encoding="utf-8")
+    if options.only in {None, PAGE.stem}:
+        (options.into / PAGE).write_text(render_gain_page(), encoding="utf-8")
 
 
 def say(figure: str, **numbers: float | str) -> None:
@@ -132,13 +138,6 @@ def reservations() -> Figure:
     )
 
 
-def slot_use(cv: float, rows: int) -> float:
-    """Return the mean share of slots that a static batch uses, for answers of gamma lengths."""
-    random = np.random.Generator(np.random.PCG64(0))
-    lengths = np.maximum(random.gamma(cv**-2, 200 * cv**2, (4000, rows)), 1)
-    return float(lengths.sum() / (lengths.max(axis=1).sum() * rows))
-
-
 CVS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.2)
 
 
@@ -188,14 +187,11 @@ def batch_gain() -> Figure:
 
 def gain_by_variation() -> Figure:
     """The gain of 16 continuous rows over static ones, by the variation and the step times."""
-    rows, share = 16, 0.95
-    series = []
+    rows, series = 16, []
     for ratio, style in zip((1.0, 1.7, 3.7, 5.8), reversed(STYLES), strict=True):
         points = []
         for cv in CVS:
-            used = slot_use(cv, rows)
-            times = [1 + (ratio - 1) * (u * rows - 1) / (rows - 1) for u in (used, share)]
-            points.append((cv, share / used * times[0] / times[1]))
+            points.append((cv, gain_of(cv, rows, ratio)))
             say("gain_by_variation", step_ratio=ratio, cv=cv, gain=points[-1][1])
         series.append(Series(f"t(16) = {ratio:g} t(1)", style, points))
     return draw_lines(
@@ -233,6 +229,7 @@ def kv_waste() -> Figure:
     )
 
 
+PAGE = Path("gain.html")
 FIGURES = (utilization, batch_gain, gain_by_variation, waterfall, reservations, kv_waste)
 
 if __name__ == "__main__":

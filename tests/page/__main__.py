@@ -27,6 +27,8 @@ ON_SCENES = (
     *("looks_through_a_lens", "changes_the_theme", "works_without_scripts", "looks"),
 )
 ON_A_SERVER = "runs_on_a_server"
+ON_A_FILE = "turns_the_sliders"
+GAIN_PAGE = HERE.parents[1] / "docs" / "figures" / "gain.html"
 
 
 def chromium() -> str | None:
@@ -127,10 +129,16 @@ def main() -> None:
     folder = Path(sys.argv[1]) / "page"
     install(folder)
     scenes = [name for name in sys.argv[2:] if name in SCENES] or [*SCENES]
-    checks = [name for name in sys.argv[2:] if name not in SCENES] or [*ON_SCENES, ON_A_SERVER]
-    on_scenes = [name for name in checks if name != ON_A_SERVER]
+    checks = [name for name in sys.argv[2:] if name not in SCENES] or [
+        *ON_SCENES,
+        ON_A_SERVER,
+        ON_A_FILE,
+    ]
+    on_scenes = [name for name in checks if name in ON_SCENES]
     if on_scenes:
         browse(folder, on_scenes, scenes)
+    if ON_A_FILE in checks:
+        program(folder, [ON_A_FILE], {"gain": GAIN_PAGE.as_uri()})
     if ON_A_SERVER in checks:
         check_figures(folder)
 

@@ -337,6 +337,27 @@ def runs_on_a_server(browser: Browser, urls: dict[str, str]) -> None:
         page.screenshot(path=folder / "server.png")
 
 
+def turns_the_sliders(browser: Browser, urls: dict[str, str]) -> None:
+    """The figure of docs/gains.md opens from disk and answers keys, in each size and scheme."""
+    folder, axe = Path(sys.argv[1]), Path(sys.argv[2]).read_text(encoding="utf-8")
+    for size in SIZES:
+        for scheme in ("light", "dark"):
+            with opened(browser, urls["gain"], size, color_scheme=scheme) as page:
+                answer = page.locator("#answer")
+                expect(answer).to_contain_text(re.compile(r"gains [0-9.]+x"))
+                before = answer.inner_text()
+                for slider in ("cv", "rows", "ratio"):
+                    page.focus(f"#{slider}")
+                    page.keyboard.press("ArrowRight")
+                    expect(answer).not_to_have_text(before)
+                    before = answer.inner_text()
+                page.get_by_role("button", name="SmolLM2").click()
+                expect(page.locator("#ratioOut")).to_have_text("3.7 times")
+                page.screenshot(path=folder / f"gain-{size}-{scheme}.png", full_page=True)
+                faults = faults_of(page, size, axe)
+                assert not faults, faults
+
+
 USES: dict[str, Callable[[Browser, dict[str, str]], None]] = {
     check.__name__: check
     for check in (
@@ -352,6 +373,7 @@ USES: dict[str, Callable[[Browser, dict[str, str]], None]] = {
         changes_the_theme,
         works_without_scripts,
         runs_on_a_server,
+        turns_the_sliders,
     )
 }
 
