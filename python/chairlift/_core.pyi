@@ -934,7 +934,11 @@ class Router:
         """
 
     def route(
-        self, names: NDArray[np.int64], tokens_per_name: int, num_tokens: int
+        self,
+        names: NDArray[np.int64],
+        tokens_per_name: int,
+        num_tokens: int,
+        among: Sequence[int] | None = None,
     ) -> tuple[int, int] | None:
         """Choose a replica; return the number of the request in flight, and the replica.
 
@@ -945,6 +949,7 @@ class Router:
                 beginnings.
             tokens_per_name: Tokens that a name stands for.
             num_tokens: Length of the prompt.
+            among: The replicas that may have it, in ascending order; default: all.
         """
 
     def end(self, request: int) -> None:

@@ -41,11 +41,21 @@ def forward(tiny_folder, tmp_path):
     """Serve the tiny model by several engines behind an ingress, on Unix sockets."""
 
     @asynccontextmanager
-    async def run(num=2, *, server=None, engine_server=None, others=(), token=None, **settings):
-        settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **settings}
+    async def run(
+        num=2,
+        *,
+        server=None,
+        engine_server=None,
+        others=(),
+        token=None,
+        each=lambda _number: {},
+        **shared,
+    ):
         async with AsyncExitStack() as stack:
             engines, found = {}, dict(others)
             for number in range(num):
+                settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **shared}
+                settings |= each(number)
                 listen = f"unix:{tmp_path}/e{number}.sock"
                 config = ServerConfig(
                     model=str(tiny_folder), listen=listen, **(engine_server or {})

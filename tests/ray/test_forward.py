@@ -7,7 +7,9 @@ from chairlift.api.errors import Reason, RequestError
 from chairlift.client import connect_async
 from chairlift.ray.forward.replicas import ReplicaInfo
 from chairlift.v1 import generation_pb2 as pb
+from transformers import AutoModelForCausalLM
 
+from tests.engine import adapters
 from tests.server.connection import Status, cancel, start, status_of
 
 LONG = {"max_tokens": 150, "ignore_eos": True, "temperature": 0.0, "queue_timeout_s": 60}
@@ -250,3 +252,25 @@ async def test_without_a_replica_a_request_is_refused_as_unavailable(forward):
             await ingress.client.generate([3], max_tokens=2).all()
         assert error.value.reason is Reason.STARTING
         assert not await ingress.client.is_serving()
+
+
+async def test_a_request_that_names_an_adapter_goes_to_a_replica_that_has_it(
+    forward, tiny_folder, tmp_path
+):
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    folders = {name: str(adapters.write(tmp_path / name, model)) for name in ("up", "down")}
+
+    def each(number):
+        name = ("up", "down")[number]
+        return {"adapters": {name: folders[name]}, "max_adapters": 1}
+
+    async with forward(each=each) as ingress:
+        for name, tag in (("up", "e0"), ("down", "e1")):
+            # As many as would make the other replica the one with less to do.
+            found = [ingress.client.generate([3 + n, 5], adapter=name, **LONG) for n in range(12)]
+            await asyncio.gather(*(generation.all() for generation in found))
+            assert {tag_of(generation) for generation in found} == {tag}
+            assert all(generation.answers[0].num_tokens == 150 for generation in found)
+        with pytest.raises(RequestError) as error:
+            await ingress.client.generate([3], adapter="neither", max_tokens=2).all()
+        assert error.value.reason is Reason.UNKNOWN_ADAPTER

@@ -55,20 +55,27 @@ impl Router {
         })
     }
 
-    /// The number of the request in flight, and its replica; None if no replica is up.
+    /// The number of the request in flight, and its replica; None if no replica is up. With `among` one of these, in
+    /// ascending order.
+    #[pyo3(signature = (names, tokens_per_name, num_tokens, among=None))]
     fn route(
         &mut self,
         names: Tensor,
         tokens_per_name: usize,
         num_tokens: usize,
+        among: Option<Vec<u16>>,
     ) -> PyResult<Option<(u64, u16)>> {
         let mut borrows = Borrows::default();
         let names = borrows.slice::<i64>("names", &names)?;
-        let ticket = self.inner.route(Prompt {
+        let prompt = Prompt {
             names: bytemuck::cast_slice(names),
             tokens_per_name,
             num_tokens,
-        });
+        };
+        let ticket = match among {
+            Some(among) => self.inner.route_among(prompt, &among),
+            None => self.inner.route(prompt),
+        };
         Ok(ticket.map(|ticket| {
             self.num_routed += 1;
             let replica = ticket.replica();

@@ -130,6 +130,15 @@ impl Router {
 
     /// Chooses a replica for a request, which is in flight from now on; None if no replica is up.
     pub fn route(&mut self, prompt: Prompt<'_>) -> Option<Ticket> {
+        self.route_if(prompt, |_| true)
+    }
+
+    /// The same among some replicas, in ascending order; None if none of them is up.
+    pub fn route_among(&mut self, prompt: Prompt<'_>, among: &[ReplicaId]) -> Option<Ticket> {
+        self.route_if(prompt, |replica| among.binary_search(&replica).is_ok())
+    }
+
+    fn route_if(&mut self, prompt: Prompt<'_>, may: impl Fn(ReplicaId) -> bool) -> Option<Ticket> {
         if self.loads.num_up() == 0 {
             return None;
         }
@@ -139,13 +148,13 @@ impl Router {
         let mean = self.loads.mean();
         let bound = |times: f64| times * mean + SLACK * self.loads.mean_weight();
         let replica = match self.routing {
-            Routing::RoundRobin => self.next_up(),
-            Routing::LeastLoad => self.lowest(&prompt, mean, f64::INFINITY),
-            Routing::Prefix => self.lowest(&prompt, mean, bound(PREFIX_BOUND)),
-            Routing::Both => self.lowest(&prompt, mean, bound(BOTH_BOUND)),
+            Routing::RoundRobin => self.next_up(&may),
+            Routing::LeastLoad => self.lowest(&prompt, &may, mean, f64::INFINITY),
+            Routing::Prefix => self.lowest(&prompt, &may, mean, bound(PREFIX_BOUND)),
+            Routing::Both => self.lowest(&prompt, &may, mean, bound(BOTH_BOUND)),
         };
         // All are above the bound where the requests of other routers are most of their load.
-        let replica = replica.or_else(|| self.lowest(&prompt, mean, f64::INFINITY))?;
+        let replica = replica.or_else(|| self.lowest(&prompt, &may, mean, f64::INFINITY))?;
         let ticket = Ticket {
             replica,
             num_uncached: self.num_uncached(&prompt, replica),
@@ -162,19 +171,25 @@ impl Router {
         prompt.num_tokens.saturating_sub(num_cached).max(1)
     }
 
-    fn next_up(&self) -> Option<ReplicaId> {
+    fn next_up(&self, may: impl Fn(ReplicaId) -> bool) -> Option<ReplicaId> {
         let count = self.loads.num_replicas() as ReplicaId;
         let mut order = (0..count).map(|step| (self.next + step) % count);
-        order.find(|&replica| self.loads.is_up(replica))
+        order.find(|&replica| self.loads.is_up(replica) && may(replica))
     }
 
     /// One of the replicas with the lowest score among those whose load is within the bound, at random; None of none.
-    fn lowest(&mut self, prompt: &Prompt<'_>, mean: f64, bound: f64) -> Option<ReplicaId> {
+    fn lowest(
+        &mut self,
+        prompt: &Prompt<'_>,
+        may: impl Fn(ReplicaId) -> bool,
+        mean: f64,
+        bound: f64,
+    ) -> Option<ReplicaId> {
         let mut lowest = f64::INFINITY;
         self.lowest.clear();
         for replica in 0..self.loads.num_replicas() as ReplicaId {
             let load = self.loads.of(replica);
-            if !self.loads.is_up(replica) || load > bound {
+            if !self.loads.is_up(replica) || load > bound || !may(replica) {
                 continue;
             }
             let score = match self.routing {

@@ -272,3 +272,34 @@ proptest! {
         prop_assert!(max <= bound, "{} of {}", max, bound);
     }
 }
+
+#[test]
+fn a_request_that_some_replicas_may_have_goes_to_one_of_them_that_is_up() {
+    let names = names(0, 4, 1);
+    let prompt = Prompt {
+        names: &names,
+        tokens_per_name: TOKENS_PER_NAME,
+        num_tokens: 1000,
+    };
+    for routing in [
+        Routing::RoundRobin,
+        Routing::LeastLoad,
+        Routing::Prefix,
+        Routing::Both,
+    ] {
+        let mut router = router(routing, 8, 1);
+        let mut counts = [0; 8];
+        for _ in 0..100 {
+            // The others have nothing to do.
+            let ticket = router.route_among(prompt, &[2, 5]).expect("both are up");
+            counts[ticket.replica() as usize] += 1;
+        }
+        assert_eq!(counts[2] + counts[5], 100);
+        assert!(counts[2].min(counts[5]) >= 40, "{routing:?}: {counts:?}");
+        router.leave(2);
+        let ticket = router.route_among(prompt, &[2, 5]);
+        assert_eq!(ticket.map(|ticket| ticket.replica()), Some(5));
+        assert!(router.route_among(prompt, &[2]).is_none());
+        assert!(router.route_among(prompt, &[]).is_none());
+    }
+}

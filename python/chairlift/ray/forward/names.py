@@ -6,7 +6,7 @@ beginnings. Tenants, adapters and salts share no name, as they share no block of
 """
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
@@ -34,6 +34,8 @@ class PromptNames:
     """The names of the first pieces of the prompt, `[num_pieces]`."""
     num_tokens: int
     """Tokens of the whole prompt, estimated for a text."""
+    adapter: str = ""
+    """The adapter that the request names."""
 
 
 NO_PROMPT: Final = PromptNames(np.zeros(0, np.int64), 1)
@@ -54,6 +56,9 @@ class Naming:
             start: The request.
             tenant: Owner of the request.
         """
+        return replace(self._of_prompt(start, tenant), adapter=start.adapter)
+
+    def _of_prompt(self, start: pb.Start, tenant: str) -> PromptNames:
         root = (tenant, start.adapter, start.prefix_cache.salt)
         kind = start.WhichOneof("prompt")
         if kind == "token_ids":

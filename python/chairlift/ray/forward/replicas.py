@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from chairlift import _core
@@ -27,6 +28,8 @@ _RETRY_S: Final = 0.5
 """Between two attempts to reach a replica."""
 _SILENCE_S: Final = 10.0
 """A replica that reports no load for so long hangs: its streams are cut."""
+_ADAPTERS_S: Final = 5.0
+"""How long an adapter that a replica loads may be unknown here."""
 _MAX_REPORT: Final = 2**32 - 1
 _MAX_NAMES: Final = 2**20
 """Names of a replica's cache that the router keeps at most."""
@@ -57,6 +60,8 @@ class Replica:
     is_up: bool = False
     is_draining: bool = False
     is_removed: bool = False
+    adapters: frozenset[str] = frozenset()
+    """The adapters that it has, as far as the token of the ingress may see them."""
     num_tickets: int = 0
     calls: set[Any] = field(default_factory=set)
     """Its open streams, which end when it hangs."""
@@ -165,10 +170,15 @@ class Replicas:
         """Follow the load of a replica, which is up while it reports."""
         while not replica.is_removed:
             loads = replica.client.watch_load(self._report_interval_s)
+            asked_at = -inf
             try:
                 while True:
                     async with asyncio.timeout(_SILENCE_S):
                         load = await anext(loads)
+                        now = asyncio.get_running_loop().time()
+                        if now - asked_at >= _ADAPTERS_S:
+                            asked_at = now
+                            await self._learn_adapters(replica)
                     self._report(replica, load.num_waiting + load.num_running)
             except (ChairliftError, StopAsyncIteration):
                 self.lost(replica)
@@ -177,6 +187,11 @@ class Replicas:
                 for call in tuple(replica.calls):
                     call.cancel()
             await asyncio.sleep(_RETRY_S)
+
+    async def _learn_adapters(self, replica: Replica) -> None:
+        # A replica without an answer reports its load all the same.
+        with suppress(ChairliftError):
+            replica.adapters = frozenset((await replica.client.model_info()).adapters)
 
     def _report(self, replica: Replica, num_requests: int) -> None:
         assert self._router is not None, replica
@@ -192,18 +207,26 @@ class Replicas:
     def choose(self, prompt: PromptNames) -> Ticket:
         """Choose a replica for a request, which it has until the ticket ends.
 
+        A request that names an adapter goes to a replica that has it, if there is one.
+
         Raises:
             RequestError: `STARTING`: no replica is up.
         """
         routed = None
         if self._router is not None:
-            routed = self._router.route(prompt.names, TOKENS_PER_NAME, prompt.num_tokens)
+            among = self._with_adapter(prompt.adapter) if prompt.adapter else None
+            routed = self._router.route(
+                prompt.names, TOKENS_PER_NAME, prompt.num_tokens, among or None
+            )
         if routed is None:
             raise RequestError(Reason.STARTING, "no replica is up", retry_after_s=1.0)
         number, slot = routed
         replica = next(r for r in self._replicas.values() if r.slot == slot)
         replica.num_tickets += 1
         return Ticket(self, replica, number)
+
+    def _with_adapter(self, adapter: str) -> list[int]:
+        return sorted(replica.slot for replica in self.up if adapter in replica.adapters)
 
     def _end(self, replica: Replica, number: int) -> None:
         assert self._router is not None, replica
