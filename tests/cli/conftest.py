@@ -1,6 +1,5 @@
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from chairlift.cli import app
 from typer.testing import CliRunner
 
 from tests.cli.terminal import Terminal
+from tests.forked import Python, run_python
 from tests.server.conftest import serve
 
 __all__ = ["serve"]
@@ -29,7 +29,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(params=["in this process"])
 def chairlift(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command: here, or `in its own process` as people do (torch takes seconds there)."""
+    """Run the command: here, or `in its own process` as people do."""
     for name in os.environ.keys() - environment().keys():
         monkeypatch.delenv(name)
 
@@ -42,10 +42,7 @@ def chairlift(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return Result(run.exit_code, run.stdout, run.stderr)
 
     def outside(*arguments: object, stdin: str = "") -> Result:
-        command = [sys.executable, "-m", "chairlift", *map(str, arguments)]
-        run = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, env=environment(), check=False
-        )
+        run = run_python("-m", "chairlift", *arguments, input=stdin, env=environment())
         return Result(run.returncode, run.stdout, run.stderr)
 
     return here if request.param == "in this process" else outside
@@ -56,9 +53,9 @@ def server(
     tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[subprocess.Popen[str]]:
     """`chairlift serve` on the tiny model and a free port; its first lines are in `.lines`."""
-    command = [sys.executable, "-m", "chairlift", "serve", str(tiny_folder)]
+    command = ["-m", "chairlift", "serve", tiny_folder]
     command += ["--listen", "127.0.0.1:0", "--max-num-seqs", "4", "--max-num-batched-tokens", "32"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+    with Python(*command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
         process.lines = [process.stdout.readline() for _ in range(2)]
         yield process
@@ -81,16 +78,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def run_python(program: str) -> str:
+def printed_by(program: str) -> str:
     """Run the Python of a page in a process of its own; return what it prints."""
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=100,
-        check=False,
-    )
+    run = run_python("-c", program, env=environment())
     assert (run.returncode, run.stderr) == (0, "")
     return run.stdout
 

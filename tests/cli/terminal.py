@@ -7,10 +7,10 @@ import pty
 import re
 import select
 import struct
-import subprocess
-import sys
 import termios
 import time
+
+from tests.forked import Python
 
 LIMIT_S = 60.0
 """How long anything is waited for."""
@@ -26,14 +26,13 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         fixed = ("CHAIRLIFT_", "COLUMNS", "LINES")
         settings = {k: v for k, v in os.environ.items() if not k.startswith(fixed)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "chairlift", *map(str, arguments)],
+        self._process = Python(
+            *("-m", "chairlift", *arguments),
+            has_terminal=True,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             env={**settings, "NO_COLOR": "1", "TERM": "xterm", "INPUTRC": "/dev/null"},
-            preexec_fn=_take_terminal,
-            start_new_session=True,
         )
         os.close(theirs)
         self._unread = ""
@@ -90,7 +89,3 @@ class Terminal:
         text = self._unread + self._decode(data).replace("\r", "")
         self._unread = _ESCAPES.sub("", text)
         return bool(data)
-
-
-def _take_terminal():
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

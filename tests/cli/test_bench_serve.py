@@ -5,7 +5,6 @@ import itertools
 import json
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from chairlift.cli.bench.openai_load import send_openai_load
 from tests.cli.conftest import Run, environment
 from tests.cli.test_bench import SERVE_KEYS, results
 from tests.cli.test_bench_report import HOSTILE, Parsed
+from tests.forked import Python
 
 LOAD = ("--requests", 5, "--max-tokens", 12)
 
@@ -28,9 +28,9 @@ LOAD = ("--requests", 5, "--max-tokens", 12)
 @pytest.fixture(scope="module")
 def url(tiny_folder: Path) -> Iterator[str]:
     """The OpenAI API of a server of the tiny model."""
-    command = [sys.executable, "-m", "chairlift", "serve", str(tiny_folder)]
+    command = ["-m", "chairlift", "serve", str(tiny_folder)]
     command += ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--max-num-seqs", "4"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+    with Python(*command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         yield next(line.split()[3] for line in lines if line.startswith("OpenAI API"))

@@ -1,8 +1,6 @@
 """One configuration from flags, environment and file; an unknown name is an error."""
 
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from typer.testing import CliRunner
 
 from tests.cli.conftest import Run, environment
 from tests.cli.test_serve import assert_one_line
+from tests.forked import run_python
 
 
 @pytest.fixture
@@ -182,15 +181,9 @@ def test_the_log_lists_at_the_start_what_is_not_default(tiny_folder: Path, file:
     secret.touch(0o600)
     secret.write_text("ann:ann-0123456789abcdef\n")
     file.write_text('log-format = "json"\n')
-    command = [sys.executable, "-m", "chairlift", "serve", str(tiny_folder), "--config", str(file)]
-    command += ["--listen", "nonsense", "--auth-tokens", str(secret)]
-    run = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment() | {"CHAIRLIFT_MAX_NUM_SEQS": "3"},
-    )
+    command = ["-m", "chairlift", "serve", tiny_folder, "--config", file, "--listen", "nonsense"]
+    variables = environment() | {"CHAIRLIFT_MAX_NUM_SEQS": "3"}
+    run = run_python(*command, "--auth-tokens", secret, env=variables)
     assert run.returncode == 2
     *records, error = run.stderr.splitlines()
     assert error.startswith("error: --listen: ")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from chairlift.server.config import ServerConfig
 
-from tests.cli.conftest import run_python
+from tests.cli.conftest import printed_by
 from tests.cli.terminal import Terminal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "openai.md").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def test_the_example_answers(tmp_path: Path) -> None:
         server.until("OpenAI API on ")
         url = server.until("/v1")
         (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-        said = run_python(program.replace("http://127.0.0.1:8000", url))
+        said = printed_by(program.replace("http://127.0.0.1:8000", url))
         assert said.startswith("The sky is blue because the air scatters blue light")
 
 

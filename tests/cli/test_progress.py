@@ -4,8 +4,6 @@ import io
 import os
 import pty
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from chairlift.cli.progress import Progress
 from rich.console import Console
 
 from tests.cli.conftest import environment
+from tests.forked import Python
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then() -> None:
@@ -76,13 +75,11 @@ def test_a_bench_shows_its_progress_on_a_terminal_and_results_stay_clean(
     tmp_path: Path, is_json: bool
 ) -> None:
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "chairlift", "bench", "scheduler", "--running", "64"]
+    command = ["-m", "chairlift", "bench", "scheduler", "--running", "64"]
     command += ["--json"] if is_json else []
     results = tmp_path / "results"
     with results.open("w") as file:
-        process = subprocess.Popen(
-            command, stdout=file, stderr=slave, env=environment() | {"TERM": "xterm"}
-        )
+        process = Python(*command, stdout=file, stderr=slave, env=environment() | {"TERM": "xterm"})
         os.close(slave)
         seen = b""
         while True:

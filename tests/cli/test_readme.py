@@ -4,7 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.cli.conftest import Run, run_python
+from tests.cli.conftest import Run, printed_by
 from tests.clients.console import assert_shown, examples
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -31,4 +31,4 @@ def test_the_python_examples_answer(demo: str) -> None:
     program = "\n".join(python_examples()).replace("127.0.0.1:50051", demo)
     assert demo in program
     assert "Engine(" in program
-    assert "The sky is blue because the air scatters blue light" in run_python(program)
+    assert "The sky is blue because the air scatters blue light" in printed_by(program)

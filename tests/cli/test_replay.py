@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import Run, environment
 from tests.cli.test_bench import POLICY_KEYS, results
 from tests.cli.test_serve import assert_one_line
+from tests.forked import Python
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +19,10 @@ def trace(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chairlift.client import connect
 
     path = tmp_path_factory.mktemp("trace") / "trace.jsonl"
-    command = [sys.executable, "-m", "chairlift", "serve", str(tiny_folder)]
+    command = ["-m", "chairlift", "serve", str(tiny_folder)]
     command += ["--listen", "127.0.0.1:0", "--max-num-seqs", "4", "--max-num-batched-tokens", "32"]
-    with subprocess.Popen(
-        [*command, "--record", str(path)], stdout=subprocess.PIPE, text=True, env=environment()
+    with Python(
+        *command, "--record", path, stdout=subprocess.PIPE, text=True, env=environment()
     ) as process:
         assert process.stdout is not None
         address = [process.stdout.readline() for _ in range(2)][1].split()[2]

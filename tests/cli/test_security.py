@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, environment
+from tests.forked import Python
 from tests.server.certificates import Certificates
 
 TOKEN = "ann-0123456789abcdef"
@@ -23,7 +24,7 @@ def serve_command(folder: Path, certificates: Certificates, listen: str) -> list
     tokens = certificates.ca_file.with_name("tokens")
     tokens.touch(0o600)
     tokens.write_text(f"ann:{TOKEN}\n")
-    command = [sys.executable, "-m", "chairlift", "serve", str(folder)]
+    command = ["-m", "chairlift", "serve", str(folder)]
     command += ["--listen", listen, "--max-num-seqs", "4", "--auth-tokens", str(tokens)]
     return [*command, "--tls-cert", str(certificates.cert), "--tls-key", str(certificates.key)]
 
@@ -32,7 +33,7 @@ def serve_command(folder: Path, certificates: Certificates, listen: str) -> list
 def guarded(tiny_folder: Path, certificates: Certificates) -> Iterator[str]:
     """Where `chairlift serve` listens, on all addresses, with TLS and a token."""
     command = serve_command(tiny_folder, certificates, "0.0.0.0:0")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+    with Python(*command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
         process.stdout.readline()
         port = process.stdout.readline().split()[2].rpartition(":")[2]
@@ -44,7 +45,8 @@ def guarded(tiny_folder: Path, certificates: Certificates) -> Iterator[str]:
 def test_a_handshake_that_fails_writes_no_line(
     tiny_folder: Path, certificates: Certificates
 ) -> None:
-    command = serve_command(tiny_folder, certificates, "127.0.0.1:0")
+    # gRPC reads its variables when it is imported: an interpreter of its own.
+    command = [sys.executable, *serve_command(tiny_folder, certificates, "127.0.0.1:0")]
     variables = {k: v for k, v in environment().items() if k != "GRPC_VERBOSITY"}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=variables) as process:

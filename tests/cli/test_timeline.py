@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from chairlift.timeline.stubs import perfetto_trace_pb2
 
 from tests.cli.conftest import Run, environment
+from tests.forked import Python
 
 FLOOD = "docs/traces/flood.jsonl"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -73,10 +73,10 @@ def test_what_cannot_be_done_is_said(chairlift: Run, arguments: list[str], messa
 
 def test_a_live_server_is_drawn(chairlift: Run, target: str, tmp_path: Path) -> None:
     out = tmp_path / "live.svg"
-    command = [sys.executable, "-m", "chairlift", "timeline", "--live", "10s", "--target", target]
+    command = ["-m", "chairlift", "timeline", "--live", "10s", "--target", target]
     command += ["--out", str(out)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    with Python(
+        *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as watch:
         # The watch has no sign of its begin: requests go on until it has ended.
         while watch.poll() is None:

@@ -1,13 +1,10 @@
 """`chairlift top`: what it shows of a real server, how it ends, and that it outlives a restart."""
 
-import fcntl
 import io
 import json
 import os
 import pty
 import subprocess
-import sys
-import termios
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +19,9 @@ from chairlift.v1.generation_pb2 import WAIT_CAUSE_ROW, WAIT_CAUSE_SHARE
 from rich.console import Console
 
 from tests.cli.conftest import Run, environment
+from tests.forked import Python
 
-TOP = [sys.executable, "-m", "chairlift", "top"]
+TOP = ("-m", "chairlift", "top")
 
 
 def activity(tenant: str, errors: int = 0, num_tokens: int = 100) -> pb.TenantActivity:
@@ -258,7 +256,7 @@ def frames(process: subprocess.Popen[str]) -> Iterator[dict[str, object]]:
 def test_json_names_the_request_of_each_row(target: str) -> None:
     command = [*TOP, "--target", target, "--json", "--interval", "100ms"]
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process,
+        Python(*command, stdout=subprocess.PIPE, text=True, env=environment()) as process,
         connect(target) as client,
     ):
         printed = frames(process)
@@ -292,10 +290,10 @@ def test_json_names_the_request_of_each_row(target: str) -> None:
 
 def test_it_outlives_a_restart_of_the_server(tiny_folder: Path, tmp_path: Path) -> None:
     target = f"unix:{tmp_path}/lift.sock"
-    serve = [sys.executable, "-m", "chairlift", "serve", str(tiny_folder), "--listen", target]
+    serve = ("-m", "chairlift", "serve", tiny_folder, "--listen", target)
 
     def server() -> subprocess.Popen[str]:
-        process = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True, env=environment())
+        process = Python(*serve, stdout=subprocess.PIPE, text=True, env=environment())
         assert process.stdout is not None
         assert process.stdout.readline().startswith("loading")
         assert process.stdout.readline().startswith("serving")
@@ -303,7 +301,7 @@ def test_it_outlives_a_restart_of_the_server(tiny_folder: Path, tmp_path: Path) 
 
     with server() as first:
         command = [*TOP, "--target", target, "--json", "--interval", "100ms"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as top:
+        with Python(*command, stdout=subprocess.PIPE, text=True, env=environment()) as top:
             printed = frames(top)
             assert next(printed)["state"] == "serving"
             first.terminate()
@@ -320,14 +318,13 @@ def test_it_outlives_a_restart_of_the_server(tiny_folder: Path, tmp_path: Path) 
 @pytest.mark.parametrize("key", [b"q", b"\x03"])
 def test_a_key_ends_it_and_leaves_the_terminal_as_it_was(target: str, key: bytes) -> None:
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*TOP, "--target", target],
+    process = Python(
+        *(*TOP, "--target", target),
+        # The keyboard's Ctrl-C reaches those whose terminal this is.
+        has_terminal=True,
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        start_new_session=True,
-        # The keyboard's Ctrl-C reaches those whose terminal this is.
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         env=environment() | {"TERM": "xterm"},
     )
     os.close(slave)

@@ -16,6 +16,7 @@ from benchmarks.cuda.end_to_end import QWEN3_0_6B, Bench, qwen3
 from benchmarks.cuda.mixtures import Mixture
 from benchmarks.cuda.others import FlexAttention, Product, flex_attention, products
 from tests.cuda.emulated_device import EmulatedDevice
+from tests.forked import run_python
 
 pytestmark = pytest.mark.timeout(600)
 """The first test compiles the emulation."""
@@ -89,9 +90,7 @@ def test_linear_layers_are_those_of_the_model():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_a_machine_without_a_gpu_gets_one_line():
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.cuda"], capture_output=True, text=True, check=False
-    )
+    ran = run_python("-m", "benchmarks.cuda")
     assert ran.returncode == 1
     assert ran.stderr == "bench-cuda: no GPU: PyTorch finds no CUDA device on this machine\n"
 

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.forked import run_python
+
 THREADS = """
 import os, warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -141,9 +143,9 @@ ctypes.PyDLL(None).pause()
 """
 
 
-def run(program: str, **environment: str) -> list[str]:
-    """Run a program and return the lines that it printed."""
-    done = subprocess.run(
+def start(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program by an interpreter of its own."""
+    return subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | environment,
         capture_output=True,
@@ -151,6 +153,11 @@ def run(program: str, **environment: str) -> list[str]:
         timeout=100,
         check=False,
     )
+
+
+def run(program: str, **environment: str) -> list[str]:
+    """Run a program and return the lines that it printed."""
+    done = run_python("-c", program, env=os.environ | environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -161,26 +168,19 @@ def test_threads_survive_fork_and_many_callers_and_do_not_delay_exit():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts of waits are Linux's")
 def test_an_interpreter_that_waits_for_a_processor_is_not_silent():
-    assert run(STARVED) == ["alive"]
+    done = start(STARVED)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 
 def test_an_interpreter_that_native_code_holds_is_silent():
-    done = subprocess.run(
-        [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=100
-    )
+    done = start(SILENT)
     assert done.returncode == 70
     assert "the interpreter has not run for" in done.stderr
 
 
 def test_a_mistyped_instruction_set_is_one_warning_and_no_engine_loads_with_it():
-    done = subprocess.run(
-        [sys.executable, "-c", MISTYPED],
-        env=os.environ | {"CHAIRLIFT_CPU": "avx512typo"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
+    done = run_python("-c", MISTYPED, env=os.environ | {"CHAIRLIFT_CPU": "avx512typo"})
+    assert done.returncode == 0, done.stderr
     names = "one of amx, avx512bf16, avx512vnni, avx512, avx2, portable, got"
     first, second, error = done.stdout.splitlines()
     assert first == second
@@ -192,9 +192,7 @@ def test_a_mistyped_instruction_set_is_one_warning_and_no_engine_loads_with_it()
 
 
 def test_a_guard_takes_any_time_and_goes_on_to_guard():
-    done = subprocess.run(
-        [sys.executable, "-c", FAR_AWAY], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = start(FAR_AWAY)
     *refused, alive = done.stdout.splitlines()
     assert (len(refused), alive) == (6, "alive"), done.stderr
     assert all("expected a number of seconds, got" in line for line in refused)
@@ -203,7 +201,9 @@ def test_a_guard_takes_any_time_and_goes_on_to_guard():
 
 
 def test_the_twins_hold_on_portable_code():
-    assert run(PORTABLE, CHAIRLIFT_CPU="portable")[0] == "portable"
+    done = start(PORTABLE, CHAIRLIFT_CPU="portable")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[0] == "portable"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux does")

@@ -2,8 +2,6 @@
 
 import resource
 import socket
-import subprocess
-import sys
 from contextlib import ExitStack
 from urllib.request import ProxyHandler, build_opener
 
@@ -14,6 +12,8 @@ from chairlift.server.ops.files import MAX_SCRAPES, RESERVE, with_files
 from chairlift.server.ops.metrics_endpoint import serve_metrics
 from chairlift.server.rpc.listen import TcpAddress
 from prometheus_client import CollectorRegistry
+
+from tests.forked import run_python
 
 SCRIPT = """
 import resource, sys
@@ -28,8 +28,7 @@ print(config.max_connections, *resource.getrlimit(resource.RLIMIT_NOFILE))
 
 def settings_under(*limits):
     """Run in a process of its own, whose hard limit cannot come back."""
-    command = [sys.executable, "-c", SCRIPT, *map(str, limits)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return run_python("-c", SCRIPT, *limits)
 
 
 def test_the_soft_limit_is_raised_to_what_the_connections_need():

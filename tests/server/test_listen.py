@@ -4,7 +4,6 @@ import fcntl
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from chairlift.server.app.server import Server, ServerConfig
 from chairlift.server.rpc.listen import TcpAddress, parse_address
 from chairlift.v1 import server_pb2, server_pb2_grpc
 
+from tests.forked import Python, run_python
 from tests.server.connection import start
 
 
@@ -172,9 +172,7 @@ def connects_as(uid, path):
         f"os.setgroups([]); os.setgid({uid}); os.setuid({uid})\n"
         "socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
-    )
+    run = run_python("-c", program, path)
     assert run.returncode == 0 or "PermissionError" in run.stderr, run.stderr
     return run.returncode == 0
 
@@ -245,8 +243,8 @@ async def test_of_many_servers_that_find_a_dead_socket_one_gets_it(tmp_path):
         "asyncio.run(main())\n"
     )
     servers = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, path],
+        Python(
+            *("-c", program, path),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -4,8 +4,6 @@ import copy
 import json
 import os
 import re
-import subprocess
-import sys
 import urllib.request
 
 import pytest
@@ -14,6 +12,7 @@ from chairlift.server.protocols.stubs import vllm_engine_pb2
 from chairlift.v1 import generation_pb2, server_pb2, tokenizer_pb2
 
 from tests.clients.gateways import proxies
+from tests.forked import run_python
 from tests.server.connection import start
 from tools.check_deploy.manifests import (
     core_parts,
@@ -184,10 +183,8 @@ def test_variables_of_a_container_are_settings_of_the_server(name, pod, containe
     assert container["args"][0] == "serve"
     given = {entry["name"]: entry["value"] for entry in container["env"]}
     plain = {k: v for k, v in os.environ.items() if not k.startswith("CHAIRLIFT_")}
-    command = [sys.executable, "-m", "chairlift", *container["args"], "--print-config"]
-    ran = subprocess.run(
-        command, env=plain | given, capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    command = ["-m", "chairlift", *container["args"], "--print-config"]
+    ran = run_python(*command, env=plain | given, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     for variable in given:
         assert variable in ran.stdout, f"{variable} is no setting"

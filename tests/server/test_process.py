@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import closing, suppress
 
 import grpc
@@ -19,6 +18,7 @@ from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.forked import Python
 from tests.server.connection import next_event, receive, start, until
 
 PROGRAM = """
@@ -131,8 +131,8 @@ class Process:
     """`run_server` in a process of its own."""
 
     def __init__(self, folder, address, grace_s=30, program=PROGRAM, stderr=subprocess.PIPE):
-        self.popen = subprocess.Popen(
-            [sys.executable, "-c", program, str(folder), address, str(grace_s)],
+        self.popen = Python(
+            *("-c", program, folder, address, grace_s),
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
