@@ -15,8 +15,6 @@ if not Path("/proc/driver/nvidia").exists():
     # Nothing here uses Triton, and it reports leaks of its own for a page when a process ends.
     sys.modules["triton"] = None
 
-from tests.engine import tiny_model
-
 # The same cases each time, as in `make rust-test`, and no assertion about time.
 hypothesis.settings.register_profile("chairlift", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("chairlift")
@@ -44,6 +42,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
     """A Llama of a few thousand parameters: 256 tokens of context, 390 of vocabulary."""
+    # Not above: the process that only hands out tests does without transformers.
+    from tests.engine import tiny_model
+
     folder = tmp_path_factory.mktemp("tiny")
     tiny_model.write(folder)
     return folder

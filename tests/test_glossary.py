@@ -43,6 +43,7 @@ def retired_words() -> list[Retired]:
     ]
 
 
+@functools.cache
 def words_of(identifier: str) -> list[str]:
     return [word.lower() for word in WORD.findall(identifier)]
 
