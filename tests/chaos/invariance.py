@@ -14,8 +14,8 @@ from tests.chaos.figures import Figures, Scale
 from tests.engine.drive import assert_empty, end, token_ids
 from tests.engine.drive import run as run_all
 
-PROMPTS = {Scale.QUICK: 50, Scale.MEDIUM: 200, Scale.LONG: 5_000}
-CONTEXTS = {Scale.QUICK: 8, Scale.MEDIUM: 16, Scale.LONG: 32}
+PROMPTS = {Scale.QUICK: 20, Scale.MEDIUM: 200, Scale.LONG: 5_000}
+CONTEXTS = {Scale.QUICK: 6, Scale.MEDIUM: 16, Scale.LONG: 32}
 TOKENS = 8
 
 

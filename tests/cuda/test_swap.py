@@ -28,8 +28,15 @@ def test_swapped_blocks_come_back_bit_equal(llama):
     assert torch.equal(cache, before)
 
 
-@pytest.mark.parametrize("steps_in_flight", [1, 2])
-@pytest.mark.parametrize("prefix_cache", [True, False], ids=["cache", "no-cache"])
+@pytest.mark.parametrize(
+    ("prefix_cache", "steps_in_flight"),
+    [
+        (True, 2),
+        (False, 1),
+        pytest.param(True, 1, marks=pytest.mark.slow),
+        pytest.param(False, 2, marks=pytest.mark.slow),
+    ],
+)
 def test_swapping_changes_no_answer_and_computes_nothing_again(
     model, prefix_cache, steps_in_flight
 ):

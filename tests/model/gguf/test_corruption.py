@@ -75,18 +75,20 @@ def test_the_file_loads(content, tmp_path):
 @pytest.mark.usefixtures("little_memory")
 def test_every_prefix_is_named(content, tmp_path):
     path = tmp_path / "m.gguf"
-    for length in range(len(content)):
+    # Each prefix of the header, and some that end in the data of each tensor.
+    header = header_bytes(content, path)
+    for length in (*range(header), *range(header, len(content), 61), len(content) - 1):
         assert not loads_or_says_why(path, content[:length]), length
 
 
-FLIPS = (0x01, 0xFF)
-"""What is always tried of each byte; every other bit in `make slow`."""
+FLIPS = (0xFF,)
+"""What is always tried of each byte; each bit alone in `make slow`."""
 
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize(
     "flipped",
-    [*FLIPS, *(pytest.param(1 << bit, marks=pytest.mark.slow) for bit in range(1, 8))],
+    [*FLIPS, *(pytest.param(1 << bit, marks=pytest.mark.slow) for bit in range(8))],
 )
 def test_every_byte_of_the_header_may_be_wrong(content, tmp_path, flipped):
     path = tmp_path / "m.gguf"
@@ -109,7 +111,7 @@ pieces = st.one_of(
 
 
 @settings(
-    max_examples=400,
+    max_examples=200,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(place=st.floats(0, 1, exclude_max=True), removed=st.integers(0, 24), piece=pieces)
