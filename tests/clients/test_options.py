@@ -1,9 +1,5 @@
 """Keyword arguments of the clients: each value is right, or refused by its name."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from chairlift import Chat, ChatMessage, Constraint
 from chairlift.api.errors import ConfigError, Reason, RequestError
@@ -177,30 +173,3 @@ def test_security_of_the_wrong_type_is_refused_by_name(name, value):
     with pytest.raises(ConfigError, match=f"^{name}: expected") as refused:
         connect("127.0.0.1:1", **{name: value})
     assert "secret" not in str(refused.value)
-
-
-PROGRAM = """
-from chairlift.client import connect, connect_async, new_start
-client = connect("127.0.0.1:1")
-client.generate("x", max_tokens=3, stop="a", logprobs=True)
-client.generate("x", stop=["a", "b"])
-client.generate("x", max_tokenz=3)
-connect_async("127.0.0.1:1").generate("x", max_tokenz=3)
-new_start("x", max_tokenz=3)
-client.generate("x", logprobs="yes")
-client.generate("x", stop=b"a")
-"""
-
-
-def test_mypy_finds_a_misspelt_option_and_a_wrong_type(tmp_path):
-    pytest.importorskip("mypy")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    # With the project's settings, and so with what `make lint` has kept: afresh it takes a minute.
-    command = [sys.executable, "-m", "mypy", str(program)]
-    root = Path(__file__).parents[2]
-    result = subprocess.run(
-        command, capture_output=True, text=True, timeout=110, check=False, cwd=root
-    )
-    errors = [line.split(":") for line in result.stdout.splitlines() if ": error:" in line]
-    assert [int(error[1]) for error in errors] == [6, 7, 8, 9, 10], result.stdout + result.stderr
