@@ -98,6 +98,12 @@ def test_a_frame_fits_the_terminal(width: int, height: int, num_rows: int) -> No
     assert all("request-" in line for line in cut), text
 
 
+def test_a_wide_terminal_shows_whole_names() -> None:
+    text = text_of(filled(), 200, 24)
+    assert "request-7-" + "x" * 30 + " 100" in text
+    assert "…" not in text
+
+
 @pytest.mark.parametrize("width", [50, 80, 120])
 def test_tenants_have_times_to_the_first_token_and_errors(width: int) -> None:
     lines = text_of(filled(), width, 30).splitlines()

@@ -134,7 +134,8 @@ class TopView:
         running_requests = state.running_requests()
         num_rows = min(info.max_num_seqs, limit)
         label = len(f"row {info.max_num_seqs - 1} ")
-        room = max(10, width - _LABEL - label - 1)
+        of_name = max(_LABEL, width * 3 // 10)
+        room = max(10, width - of_name - label - 1)
         steps = list(state.steps)[-room:]
         watched = WatchedTimeline("", info.max_num_seqs)
         for step in steps:
@@ -149,7 +150,7 @@ class TopView:
                 handle, request = of_row[row]
                 is_seen = handle in watched.handles
                 colour = colour_of(1 + state.number(handle)) if is_seen else _QUIET
-                line.append(_name(request), style=colour)
+                line.append(_name(request, of_name), style=colour)
             yield line
         if info.max_num_seqs > num_rows:
             yield Text(f"{info.max_num_seqs - num_rows} more rows", style=_QUIET)
@@ -209,12 +210,13 @@ def waiting_by_cause(load: "pb.Load") -> list[tuple[str, int]]:
     ]
 
 
-def _name(request: RunningRequest) -> str:
+def _name(request: RunningRequest, width: int) -> str:
+    """Return what a request is called and does, in so many columns."""
     if not request.request_id:
         return "of another tenant"
     work = "prompt" if request.in_prefill else f"{request.num_tokens}"
     name = request.request_id
-    limit = _LABEL - len(work) - 1
+    limit = width - len(work) - 1
     return f"{name if len(name) <= limit else name[: limit - 1] + '…'} {work}"
 
 
