@@ -240,6 +240,10 @@ check-gateways: setup ## smg, Envoy with an endpoint picker, Dynamo's selection 
 check-page: setup ## The live page in Chromium: every state, size and scheme, axe, keys, the playground (CHECKS="looks busy" for a scene; needs Chromium, Node.js)
 	@$(BIN)/python -m tests.page $(TOOLS) $(CHECKS)
 
+.PHONY: check-page-memory
+check-page-memory: setup ## The live page of a server with 64 busy rows for SECONDS=600: the memory of browser and server must not grow
+	@$(BIN)/python -m tests.page.memory $(TOOLS) $(or $(SECONDS),600)
+
 .PHONY: check-fleet
 check-fleet: setup ## Two servers of the demo model behind the router, beside their simulation: hits, throughput, first tokens
 	@$(BIN)/python -m tests.fleet
