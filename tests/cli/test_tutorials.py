@@ -1,8 +1,8 @@
 """docs/tutorials/: every command runs as it stands there, and prints what the page shows.
 
 The commands of a page run one after the other in one folder. `chairlift serve` stays until the page
-ends, on free ports in place of those of the page. A block behind `<!-- figures differ -->` runs, and
-its output is that of another machine; one behind `<!-- not run: why -->` does not run.
+ends, on free ports in place of those of the page. A block behind `<!-- figures differ -->` runs,
+and its output is that of another machine; one behind `<!-- not run: why -->` does not run.
 """
 
 import re
