@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,17 +30,13 @@ class EmulatedLauncher:
 
     def __init__(self, kernels: ModelKernels, give: Callable[[Callable[[], None]], None]) -> None:
         self._give = give
-        names = kernels.names()
-        with ThreadPoolExecutor() as pool:
-            libraries = pool.map(lambda name: emulation.build([name]), names)
-            self._libraries = dict(zip(names, libraries, strict=True))
+        self._library = emulation.build(kernels.names())
 
     def launch(
         self, name: str, grid: Grid, num_threads: int, shared_bytes: int, *arguments: Argument
     ) -> None:
         values = [a if a is None or isinstance(a, torch.Tensor) else a.value for a in arguments]
-        library = self._libraries[name]
-        self._give(lambda: library.launch(name, grid, num_threads, shared_bytes, values))
+        self._give(lambda: self._library.launch(name, grid, num_threads, shared_bytes, values))
 
     def num_resident(self, name: str, num_threads: int, shared_bytes: int) -> int:
         return NUM_RESIDENT
