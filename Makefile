@@ -217,8 +217,8 @@ check-clients: setup ## Real clients of the OpenAI API in environments of their 
 	@$(BIN)/python -m tests.clients.openai $(TOOLS) $(CLIENTS)
 
 .PHONY: check-load
-check-load: setup ## guidellm beside `chairlift bench serve --url` on one server of the demo: TTFT, TPOT, throughput of both
-	@$(BIN)/python -m tests.clients.load $(UV) $(TOOLS)
+check-load: setup ## guidellm and aiperf beside `chairlift bench serve --url` on one server of the demo, with what the server saw (LOAD_TOOLS="guidellm")
+	@$(BIN)/python -m tests.clients.load $(UV) $(TOOLS) $(LOAD_TOOLS)
 
 .PHONY: check-checkpoints
 check-checkpoints: setup ## Checkpoints that llm-compressor and GPTQModel make of SmolLM2, beside transformers (FORMATS="W8A16 FP8")

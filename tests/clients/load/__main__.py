@@ -1,66 +1,81 @@
-"""`make check-load`: guidellm beside `chairlift bench serve`, on one server of the demo model.
+"""`make check-load`: the load tools of others beside `chairlift bench serve`, on one server.
 
-    python -m tests.clients.load UV TOOLS
+    python -m tests.clients.load UV TOOLS [TOOL...]
 
-guidellm, in an environment of its own, and `chairlift bench serve --url` send the same load in
-turns: requests of equal lengths, so many at a time. The figures stand side by side, with the
-differences of their definitions. Both must have all answers in full; how near the figures are is
-to be read, since a tool that shares the machine with the server takes time from it.
+Each tool, in an environment of its own, and `chairlift bench serve --url` send the same load in
+turns: requests of equal lengths, so many at a time. Below the figures of each is what the server
+saw meanwhile, and the CPU time that the tool took: a tool that shares the machine with the server
+slows its steps. All must have all answers in full; how near the figures are is to be read.
 """
 
 import asyncio
-import json
+import contextlib
 import os
+import resource
+import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from chairlift.bench.workload import Item
 from chairlift.cli.bench.http_stream import url_of
 from chairlift.cli.bench.openai_load import send_openai_load
 from chairlift.cli.bench.sent_load import figures
-from chairlift.demo import MODEL_DIR
 
+from tests.clients.load.tools import TOOLS, Figures, Load
 from tests.clients.openai.__main__ import served
 
-GUIDELLM = "guidellm>=0.8.1,<0.9"
-NUM_PROMPT, NUM_OUTPUT, CONCURRENCY, NUM_REQUESTS, TURNS = 32, 64, 8, 64, 3
+LOAD = Load(num_requests=64, num_prompt=32, num_output=64, concurrency=8)
+TURNS = 3
+OURS = "bench serve"
 DEFINITIONS = (
-    "TTFT: from sending to the first event with text, in both.",
-    "TPOT: ours is (latency - TTFT) / (tokens - 1), which guidellm calls ITL. Its own TPOT has the "
-    "time to the first token in it.",
-    "tokens/s: ours over the time from the first request to the last event. guidellm's is a mean "
-    "over its whole run.",
+    "TTFT: from sending to the first event with text. TPOT: (latency - TTFT) / (tokens - 1).",
+    "tokens/s of ours: over the time from the first request to the last event.",
+    "server: means of its own metrics while the tool ran; its TTFT begins when it has the request.",
 )
-Figures = Mapping[str, float]
 
 
 def main() -> None:
     uv, folder = sys.argv[1], Path(sys.argv[2]) / "load"
-    python = folder / "bin" / "python"
-    if not list(folder.glob("lib/*/site-packages/guidellm")):
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", python, GUIDELLM]
-        subprocess.run(install, check=True)
+    names = sys.argv[3:] or [*TOOLS]
+    environments = {name: installed(uv, folder / name, TOOLS[name].requirement) for name in names}
     with served("demo") as url:
         ours(url)
-        runs = [(ours(url), guidellm(python, url)) for _ in range(TURNS)]
-    print(*table(runs), "", *DEFINITIONS, sep="\n")
+        senders: dict[str, Callable[[], Figures]] = {OURS: partial(ours, url)}
+        for name in names:
+            senders[name] = partial(TOOLS[name].run, environments[name], url, LOAD)
+        turns = [
+            {name: measured(url, send) for name, send in senders.items()} for _ in range(TURNS)
+        ]
+    print(*table(turns), "", *DEFINITIONS, sep="\n")
+    print(*(line for name in names for line in TOOLS[name].definitions), sep="\n")
+
+
+def installed(uv: str, environment: Path, requirement: str) -> Path:
+    """Install a tool, unless it is; return its environment."""
+    mark = environment / ".installed"
+    if not mark.exists():
+        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=True)
+        install = [uv, "pip", "install", "--quiet", "--python", environment / "bin" / "python"]
+        subprocess.run([*install, requirement], check=True)
+        mark.touch()
+    return environment
 
 
 def ours(url: str) -> Figures:
     """Return the figures of our own load."""
     # A prompt of distinct words, so that the prefix cache finds nothing.
     work = [
-        Item([(i * 7 + k * (i + 1)) % 97 for k in range(NUM_PROMPT)], NUM_OUTPUT)
-        for i in range(NUM_REQUESTS)
+        Item([(i * 7 + k * (i + 1)) % 97 for k in range(LOAD.num_prompt)], LOAD.num_output)
+        for i in range(LOAD.num_requests)
     ]
-    load = asyncio.run(send_openai_load(url_of(url), "demo", work, concurrency=CONCURRENCY))
+    load = asyncio.run(send_openai_load(url_of(url), "demo", work, concurrency=LOAD.concurrency))
     found = figures(load)
     assert found["failed"] == 0, found
-    assert found["output_tokens"] == NUM_REQUESTS * NUM_OUTPUT, found
+    assert found["output_tokens"] == LOAD.num_requests * LOAD.num_output, found
     return {
         "TTFT mean, ms": 1e3 * float(found["ttft_mean_s"]),
         "TPOT mean, ms": 1e3 * float(found["tpot_mean_s"]),
@@ -69,57 +84,62 @@ def ours(url: str) -> Figures:
     }
 
 
-def guidellm(python: Path, url: str) -> Figures:
-    """Return the figures of guidellm by our names."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.json"
-        options = {
-            "--backend": f"kind=openai_http,target={url.removesuffix('/v1')},"
-            "request_format=/v1/completions",
-            "--profile": f"kind=concurrent,streams={CONCURRENCY}",
-            "--constraint": f"kind=max_requests,count={NUM_REQUESTS}",
-            "--tokenizer": f"kind=huggingface_auto,model={MODEL_DIR}",
-            "--data": f"kind=synthetic_text,prompt_tokens={NUM_PROMPT},output_tokens={NUM_OUTPUT}",
-            "--output": f"kind=json,path={path}",
-        }
-        words = [word for option in options.items() for word in option]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        run = subprocess.run(
-            [python, "-m", "guidellm", "run", *words, "--disable-console"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert run.returncode == 0, run.stdout + run.stderr
-        (benchmark,) = json.loads(path.read_text())["benchmarks"]
-    metrics = benchmark["metrics"]
-    totals = metrics["request_totals"]
-    assert totals["successful"] == NUM_REQUESTS, totals
-    assert metrics["output_token_count"]["successful"]["mean"] == NUM_OUTPUT
+def measured(url: str, send: Callable[[], Figures]) -> Figures:
+    """Return the figures of a load, those of the server, and the CPU time of the tool."""
+    before, cpu_before = counters(url), cpu_seconds()
+    found = send()
+    seen, cpu_s = counters(url), cpu_seconds() - cpu_before
+    for name, value in before.items():
+        seen[name] -= value
 
-    def mean(name: str) -> float:
-        return float(metrics[name]["successful"]["mean"])
+    def mean_ms(name: str) -> float:
+        return 1e3 * seen[f"{name}_seconds_sum"] / seen[f"{name}_seconds_count"]
 
     return {
-        "TTFT mean, ms": mean("time_to_first_token_ms"),
-        "TPOT mean, ms": mean("inter_token_latency_ms"),
-        "latency mean, ms": 1e3 * mean("request_latency"),
-        "output tokens/s": mean("output_tokens_per_second"),
+        **found,
+        "server: TTFT, ms": mean_ms("time_to_first_token"),
+        "server: ITL, ms": mean_ms("inter_token_latency"),
+        "server: step, ms": mean_ms("step"),
+        "server: tokens/step": seen["generated_tokens_total"] / seen["step_seconds_count"],
+        "CPU of the tool, s": cpu_s,
     }
 
 
-def table(runs: list[tuple[Figures, Figures]]) -> Iterator[str]:
-    """Yield the median turn of each figure, theirs beside ours, with their ratio."""
+def counters(url: str) -> dict[str, float]:
+    """Return the sums of the server's metrics over all labels."""
+    found: dict[str, float] = {}
+    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/metrics") as response:
+        for line in response.read().decode().splitlines():
+            if not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                name = name.partition("{")[0].removeprefix("chairlift_")
+                with contextlib.suppress(ValueError):
+                    found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of the children that have ended."""
+    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def table(turns: list[dict[str, Figures]]) -> Iterator[str]:
+    """Yield the median turn of each figure, the others' beside ours, with their ratio to it."""
     yield (
-        f"{NUM_REQUESTS} requests of {NUM_PROMPT} + {NUM_OUTPUT} tokens, {CONCURRENCY} at a time; "
-        f"medians of {TURNS} turns, load of the machine {os.getloadavg()[0]:.1f}"
+        f"{LOAD.num_requests} requests of {LOAD.num_prompt} + {LOAD.num_output} tokens, "
+        f"{LOAD.concurrency} at a time; medians of {TURNS} turns, "
+        f"load of the machine {os.getloadavg()[0]:.1f}"
     )
-    yield f"{'':20}{'bench serve':>14}{'guidellm':>14}{'ratio':>9}"
-    for name in runs[0][0]:
-        our, their = (sorted(run[side][name] for run in runs)[TURNS // 2] for side in (0, 1))
-        yield f"{name:20}{our:14.1f}{their:14.1f}{their / our:9.2f}"
+    names = [name for name in turns[0] if name != OURS]
+    yield f"{'':22}{OURS:>12}" + "".join(f"{name:>12}{'ratio':>7}" for name in names)
+    for figure in turns[0][OURS]:
+        medians = {
+            name: statistics.median(turn[name][figure] for turn in turns) for name in turns[0]
+        }
+        yield f"{figure:22}{medians[OURS]:12.1f}" + "".join(
+            f"{medians[name]:12.1f}{medians[name] / medians[OURS]:7.2f}" for name in names
+        )
 
 
 if __name__ == "__main__":
