@@ -267,6 +267,10 @@ demo-ray: setup $(RAY)/.installed ## A local Ray with two engines and an ingress
 check-ray: setup $(RAY)/.installed ## Ray Serve on a local cluster: kills of an engine and of the head under streams
 	@$(RAY)/bin/python -m pytest -n 0 tests/ray
 
+.PHONY: bench-ray
+bench-ray: setup $(RAY)/.installed ## Ways to two engines on a local Ray, in turns: native, the ingress, Serve's proxy, HAProxy
+	@$(RAY)/bin/python -m benchmarks.ray_serve
+
 .PHONY: check-constraints
 check-constraints: setup ## Grammars of 3,000 random JSON schemas, judged by jsonschema; answers to 1,000, by MODELS="demo smollm2": all are valid, and few are cut
 	@$(BIN)/python -m tests.constraints $(MODELS)

@@ -52,16 +52,7 @@ class Ingress:
 
     def _on_replicas(self, found: published.Metadata) -> None:
         self._found = found
-        infos = {
-            tag: ReplicaInfo(
-                str(metadata["address"]),
-                str(metadata.get("http_url", "")),
-                int(metadata.get("num_tokens", 0)),
-            )
-            for tag, metadata in found.items()
-            if "address" in metadata
-        }
-        self._replicas.update(infos)
+        self._replicas.update(infos_of(found))
 
     async def _bind(self) -> str:
         loop = asyncio.get_running_loop()
@@ -112,3 +103,16 @@ class Ingress:
         await self._server.stop(self._settings.drain_grace_s)
         await self._http.close()
         await self._replicas.close()
+
+
+def infos_of(found: published.Metadata) -> dict[str, ReplicaInfo]:
+    """Return where the engines that have published an address are, by their tags."""
+    return {
+        tag: ReplicaInfo(
+            str(metadata["address"]),
+            str(metadata.get("http_url", "")),
+            int(metadata.get("num_tokens", 0)),
+        )
+        for tag, metadata in found.items()
+        if "address" in metadata
+    }

@@ -1,0 +1,1 @@
+"""Ways to the same engines on Ray Serve, side by side."""
