@@ -1,27 +1,41 @@
 """A local Ray with two engines, started as a user starts it: `serve run` with a file."""
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from chairlift.api.errors import ServerError
+from chairlift.api.errors import RequestError, ServerError
 from chairlift.client import connect
 
-START_S = 300.0
+START_S = 400.0
 """Ray takes half a minute on an idle machine."""
+TIMED_OUT = "The current node timed out during startup"
+"""Ray gives itself 30 s: a busy machine takes longer at times."""
 SLOW_MACHINE = {
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "240",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120",
     "RAY_worker_register_timeout_seconds": "240",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
+}
+
+NUM_TOKENS = 200
+LONG = {
+    "max_tokens": NUM_TOKENS,
+    "ignore_eos": True,
+    "temperature": 0.0,
+    "token_ids": True,
+    "queue_timeout_s": 60,
 }
 
 
@@ -105,17 +119,21 @@ def running(folder, grpc_port, http_port, **args):
     }
     path = folder / "serve.json"
     path.write_text(json.dumps(config))  # JSON is YAML.
-    log = (folder / "serve.log").open("wb")
+    log = (folder / "serve.log").open("ab")
     environment = {**os.environ, **SLOW_MACHINE, "CHECK_RAY": mark}
     command = [Path(sys.executable).with_name("serve"), "run", str(path)]
-    process = subprocess.Popen(
-        command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder
+    start = partial(
+        subprocess.Popen, command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder
     )
+    process = start()
     cluster = Cluster(f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}", mark)
     try:
         until = time.monotonic() + START_S
         while not is_serving(cluster.address):
             text = (folder / "serve.log").read_text()
+            if process.poll() is not None and TIMED_OUT in text:
+                (folder / "serve.log").write_text("")
+                process = start()
             assert process.poll() is None, text
             assert time.monotonic() < until, text
             time.sleep(0.5)
@@ -132,3 +150,33 @@ def running(folder, grpc_port, http_port, **args):
             except ProcessLookupError:
                 continue
         log.close()
+
+
+def port():
+    """Return a port that is free."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return probe.getsockname()[1]
+
+
+async def until_up(client, num):
+    """Wait until so many replicas answer."""
+    async with asyncio.timeout(120):
+        while True:
+            generations = [client.generate([3 + n, 5], max_tokens=2) for n in range(8)]
+            try:
+                await asyncio.gather(*(generation.all() for generation in generations))
+            except RequestError as error:
+                assert error.reason.code == "UNAVAILABLE"  # noqa: PT017
+            tags = {g.handle.partition(".")[0] for g in generations if g.handle}
+            if len(tags) == num:
+                return tags
+            await asyncio.sleep(0.2)
+
+
+async def outcome(generation):
+    """The error that ends a generation, or None."""
+    try:
+        await generation.all()
+    except RequestError as error:
+        return error
+    return None

@@ -5,15 +5,12 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 from collections import Counter
-from contextlib import closing
 
 import pytest
-from chairlift.api.errors import RequestError
 from chairlift.client import connect_async
 
-from tests.ray.cluster import running
+from tests.ray.cluster import LONG, NUM_TOKENS, outcome, port, running, until_up
 
 pytestmark = [
     # Ray waits for none of the processes that it starts.
@@ -24,20 +21,6 @@ pytestmark = [
     pytest.mark.xdist_group("ray"),
 ]
 
-NUM_TOKENS = 200
-LONG = {
-    "max_tokens": NUM_TOKENS,
-    "ignore_eos": True,
-    "temperature": 0.0,
-    "token_ids": True,
-    "queue_timeout_s": 60,
-}
-
-
-def port():
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        return probe.getsockname()[1]
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
@@ -45,30 +28,6 @@ def cluster(tmp_path_factory):
     server = {"max_num_seqs": 16, "drain_grace_s": 5.0}
     with running(folder, port(), port(), server=server) as found:
         yield found
-
-
-async def until_up(client, num):
-    """Wait until so many replicas answer."""
-    async with asyncio.timeout(120):
-        while True:
-            generations = [client.generate([3 + n, 5], max_tokens=2) for n in range(8)]
-            try:
-                await asyncio.gather(*(generation.all() for generation in generations))
-            except RequestError as error:
-                assert error.reason.code == "UNAVAILABLE"  # noqa: PT017
-            tags = {g.handle.partition(".")[0] for g in generations if g.handle}
-            if len(tags) == num:
-                return tags
-            await asyncio.sleep(0.2)
-
-
-async def outcome(generation):
-    """The error that ends a generation, or None."""
-    try:
-        await generation.all()
-    except RequestError as error:
-        return error
-    return None
 
 
 async def test_both_engines_answer_over_grpc_and_the_openai_api(cluster):

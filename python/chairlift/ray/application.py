@@ -62,6 +62,8 @@ def _size(settings: RaySettings) -> dict[str, Any]:
             min_replicas=settings.min_replicas,
             initial_replicas=settings.num_replicas,
             max_replicas=settings.max_replicas,
+            upscale_delay_s=settings.scale_up_delay_s,
+            downscale_delay_s=settings.scale_down_delay_s,
             policy=policy,
         )
     }

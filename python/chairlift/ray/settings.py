@@ -38,6 +38,10 @@ class RaySettings(BaseModel):
     """Engines at least, where their number is set by tokens."""
     target_tokens: Annotated[int, Field(ge=1)] = 16_384
     """Waiting and running tokens that one engine should have."""
+    scale_up_delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+    """How long more engines must be wanted before they start."""
+    scale_down_delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0
+    """How long fewer must be wanted before some drain and end."""
     listen: str = "127.0.0.1:50051"
     """HOST:PORT of the ingress for gRPC; beyond loopback TLS and tokens are needed."""
     num_ingresses: Annotated[int, Field(ge=1, le=256)] = 1
