@@ -226,7 +226,18 @@ def rust_graph(sources: Path) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize(
     "crate",
-    ["core", "kernels", "delivery", "fleet", "grammar", "python", "router", "simulator", "tensor"],
+    [
+        "core",
+        "kernels",
+        "delivery",
+        "fleet",
+        "grammar",
+        "python",
+        "ranks",
+        "router",
+        "simulator",
+        "tensor",
+    ],
 )
 def test_no_modules_of_a_crate_use_one_another_in_a_circle(crate: str) -> None:
     graph = rust_graph(ROOT / "rust" / f"chairlift-{crate}" / "src")

@@ -1,0 +1,24 @@
+//! How the processes of one model meet.
+//!
+//! ```text
+//!   rank 0    post | send |  compute  | gather | compute | gather | ... | wait
+//!   rank 1         | recv |  compute  | gather | compute | gather | ... | wait
+//!                  ^ each bar is one round of the barrier, which all ranks pass together
+//! ```
+//!
+//! Ranks share memory, and nothing in it has two writers: a rank writes its own area, then arrives at a [`Barrier`], and
+//! reads the areas of the others behind it. Areas alternate by the parity of the round, so that no rank overwrites what
+//! another still reads ([`Round::parity`]). A rank that fails, ends or does not arrive poisons the barrier: every other
+//! rank returns an error then, and no rank waits without a bound.
+//!
+//! The crate is safe: whoever maps the memory hands it over as atomic words.
+
+mod barrier;
+mod broken;
+mod message;
+mod word;
+
+pub use barrier::{Barrier, Limits, Round, num_words};
+pub use broken::{Broken, Cause};
+pub use message::{HEADER, MessageError, open, seal};
+pub use word::Word;
