@@ -104,6 +104,7 @@ def _start() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, str(theirs.fileno())],
+        cwd=Path(__file__).parents[1],
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
     )

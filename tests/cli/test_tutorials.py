@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, run_python
+from tests.cli.conftest import Run, printed_by
 from tests.cli.terminal import Terminal
 from tests.clients.console import assert_shown
 
@@ -59,7 +59,7 @@ class Reader:
         for shown, real in self._addresses.items():
             code = code.replace(shown, real)
         if block.kind == "python":
-            return run_python(code)
+            return printed_by(code)
         words = shlex.split(code)
         if words[:2] == ["chairlift", "serve"]:
             return self._serve(words[1:])
