@@ -341,7 +341,7 @@ cuda-compile: setup ## Compile every CUDA kernel for every architecture, no GPU 
 
 # --- docs -------------------------------------------------------------------------------------
 
-# Zensical's newer versions need a package that not every index serves. Material reads the same mkdocs.yml.
+# Pinned; Material for MkDocs reads the same mkdocs.yml.
 DOCS ?= zensical
 ZENSICAL := 'zensical==0.0.68'
 MATERIAL := 'mkdocs-material==9.8.1' 'mkdocs==1.6.1'

@@ -14,6 +14,7 @@ import inspect
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,6 @@ import chairlift.cli.batch.local, chairlift.cli.batch.remote, chairlift.cli.serv
 import chairlift.engine.async_engine, chairlift.server.app.run
 """
 MAIN = f"{PRELOAD}\nfrom tests.forked import run_jobs\nrun_jobs()"
-_CONTROL = 3
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -95,7 +95,9 @@ def _ask(job: dict[str, object], files: list[int]) -> int:
     if _control is None:
         _control = _start()
     socket.send_fds(_control, [json.dumps(job).encode()], files)
-    return int(_control.recv(32))
+    found = _control.recv(32)
+    assert found, "the process that is forked has ended"
+    return int(found)
 
 
 def _start() -> socket.socket:
@@ -119,7 +121,7 @@ def _start() -> socket.socket:
 
 
 def run_jobs() -> None:
-    """Fork a process for each job until nobody sends any; in a fork, run its program."""
+    """Fork a process for each job until the worker ends; in a fork, run its program."""
     control = socket.socket(fileno=int(sys.argv[1]))
     # The collector would copy each page that it looks at in a fork.
     gc.collect()
@@ -137,9 +139,10 @@ def run_jobs() -> None:
                 break
             os.write(write, str(pid).encode())
             os._exit(0)
+        os.close(write)
         os.waitpid(between, 0)
         control.send(os.read(read, 32))
-        for file in (read, write, *files):
+        for file in (read, *files):
             os.close(file)
     for file in (read, write):
         os.close(file)
@@ -156,10 +159,17 @@ def _become(job: dict[str, object], files: list[int]) -> None:
         os.close(file)
     if job["has_terminal"]:
         take_terminal()
+    # Those of a new interpreter: the worker may have ignored or blocked some when it started this.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["variables"])
+    until = time.monotonic() + 10
     while os.getppid() != job["parent"]:
+        if time.monotonic() > until:
+            os._exit(70)
         time.sleep(0.001)
     option, program, *rest = job["arguments"]
     sys.argv = [option, *rest]

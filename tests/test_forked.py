@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,27 @@ def test_it_ends_and_prints_as_an_interpreter_does(name, tmp_path):
     )
     assert (forked.returncode, forked.stdout) == (real.returncode, real.stdout)
     assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
+
+
+def test_a_program_has_its_signals_whatever_the_worker_does_with_them():
+    worker = """
+import signal
+from tests.forked import run_python
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print(run_python("-c", PROGRAM).returncode)
+"""
+    root = Path(__file__).parents[1]
+    for name in ("SIGINT", "SIGTERM"):
+        program = f"import os, signal, time; os.kill(os.getpid(), signal.{name}); time.sleep(9)"
+        run = subprocess.run(
+            [sys.executable, "-c", f"PROGRAM = {program!r}\n{worker}"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert int(run.stdout) != 0
 
 
 def test_signals_reach_the_program_and_its_parent_is_the_test():

@@ -159,7 +159,7 @@ async def _timed(load: Load, size: int, tokens: int) -> Figures:
     seconds, cpu = time.perf_counter() - began, _processor_s() - cpu
     return {
         "messages_per_s": round(messages / seconds, 1),
-        "tokens_per_s": round(messages * size / seconds, 1),
+        "tokens_per_s": round(len(firsts) * tokens / seconds, 1),
         "wall_us_per_message": round(seconds / messages * 1e6, 1),
         "between_cpu_us_per_message": round(cpu / messages * 1e6, 1),
         "first_token_p50_ms": round(statistics.median(firsts) * 1e3, 1),
@@ -174,7 +174,7 @@ async def _streams(
     firsts: list[float] = []
 
     async def one(number: int) -> int:
-        began, messages = time.perf_counter(), 0
+        began, messages, num_tokens = time.perf_counter(), 0, 0
         client = clients[number % len(clients)]
         generation = client.generate(
             [3 + number, 5, 8],
@@ -186,8 +186,10 @@ async def _streams(
         async for event in generation.events():
             if event.HasField("tokens"):
                 messages += 1
+                num_tokens += len(event.tokens.token_ids)
                 if messages == 1:
                     firsts.append(time.perf_counter() - began)
+        assert num_tokens == tokens, "an answer is not whole"
         return messages
 
     return sum(await asyncio.gather(*map(one, range(streams)))), firsts
@@ -201,7 +203,7 @@ async def _calls(
     firsts: list[float] = []
 
     async def one(number: int) -> int:
-        began, messages = time.perf_counter(), 0
+        began, messages, num_tokens = time.perf_counter(), 0, 0
         start = pb.Start(
             token_ids=pb.TokenIds(ids=[3 + number, 5, 8]),
             stopping=pb.Stopping(max_tokens=tokens, ignore_eos=True),
@@ -215,8 +217,10 @@ async def _calls(
             for event in response.events:
                 if event.HasField("tokens"):
                     messages += 1
+                    num_tokens += len(event.tokens.token_ids)
                     if messages == 1:
                         firsts.append(time.perf_counter() - began)
+        assert num_tokens == tokens, "an answer is not whole"
         return messages
 
     return sum(await asyncio.gather(*map(one, range(streams)))), firsts

@@ -43,6 +43,7 @@ def alone(tiny):
 def test_tokens_are_those_of_transformers(tiny, alone):
     for prompt, answer in zip(prompts(), alone.answers, strict=True):
         assert len(answer) == NUM_TOKENS or answer[-1] == EOS
+        assert EOS not in answer[:-1]
         oracle.assert_greedy(tiny.reference, prompt, answer)
 
 

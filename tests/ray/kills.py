@@ -167,8 +167,12 @@ async def run(num_kills, num_streams, seed):
 
         async def until_sent_once():
             # A request is sent again once: each one meets one kill.
-            while min(begun_at) < counts.kills:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(UP_S):
+                while min(begun_at) < counts.kills:
+                    for task in tasks:
+                        if task.done():
+                            task.result()
+                    await asyncio.sleep(0.01)
 
         tasks = [asyncio.create_task(streams(n)) for n in range(num_streams)]
         for _ in range(num_kills):

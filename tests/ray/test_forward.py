@@ -1,10 +1,12 @@
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import grpc
 import pytest
 from chairlift.api.errors import Reason, RequestError
 from chairlift.client import connect_async
+from chairlift.ray.forward.names import NO_PROMPT
 from chairlift.ray.forward.replicas import ReplicaInfo
 from chairlift.v1 import generation_pb2 as pb
 from transformers import AutoModelForCausalLM
@@ -274,3 +276,8 @@ async def test_a_request_that_names_an_adapter_goes_to_a_replica_that_has_it(
         with pytest.raises(RequestError) as error:
             await ingress.client.generate([3], adapter="neither", max_tokens=2).all()
         assert error.value.reason is Reason.UNKNOWN_ADAPTER
+        (holder,) = (replica for replica in ingress.replicas.up if replica.tag == "e0")
+        ingress.replicas.lost(holder)
+        with pytest.raises(RequestError, match="no replica that has the adapter is up") as error:
+            ingress.replicas.choose(replace(NO_PROMPT, adapter="up"))
+        assert error.value.reason is Reason.STARTING

@@ -77,6 +77,36 @@ def test_a_job_goes_on_with_the_parts_that_are_missing_and_has_each_answer_once(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
+def test_what_a_killed_writer_left_holds_up_no_job(engine, tmp_path):
+    digest, parts = parts_of(write(tmp_path / "in.jsonl", [entry(0)]))
+    output = Output(tmp_path / "out.jsonl")
+    output.folder.mkdir()
+    (output.folder / "__job.json.abcd").write_text("{")
+    output.begin({"input": digest})
+    (output.folder / "_000000000001.jsonl.abcd").write_text('{"id":')
+    output.write(parts[0], answered(engine, parts[0]))
+    output.finish(parts)
+    assert json.loads(output.path.read_text())["id"] == 0
+    assert not output.folder.exists()
+
+
+def test_a_file_that_is_no_table_is_refused_by_its_name(tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "in.parquet").write_text("id,prompt")
+    with pytest.raises(ChairliftError, match=r"in\.parquet"):
+        parts_of(tmp_path / "in.parquet")
+
+
+def test_a_part_of_a_table_of_many_row_groups_has_its_rows(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = pa.Table.from_pylist([entry(number) for number in range(MAX_LINES + 100)])
+    pq.write_table(rows, tmp_path / "in.parquet", row_group_size=7)
+    _, parts = parts_of(tmp_path / "in.parquet")
+    found = [pair for part in parts for pair in entries_of(part)]
+    assert [number for number, _ in found] == list(range(1, MAX_LINES + 101))
+    assert [json.loads(data)["id"] for _, data in found] == list(range(MAX_LINES + 100))
+
+
 def test_the_answers_of_another_job_are_left_alone(tmp_path):
     Output(tmp_path / "out.jsonl").begin({"input": "a"})
     with pytest.raises(ChairliftError, match="another job"):

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from chairlift.api.config import checked, engine_config
-from chairlift.api.errors import ChairliftError
+from chairlift.api.errors import ChairliftError, ConfigError
 from chairlift.checkpoints.files.folder import check_model
 from chairlift.cli.batch.local import LocalRunner
 from chairlift.cli.config_options import ANSWER_SETTINGS
@@ -24,6 +24,9 @@ from chairlift.engine.engine import Engine
 from chairlift.ray.parts import Output, Part, answer, parts_of
 from chairlift.server.config import ServerConfig
 from chairlift.server.protocols.openai.logprobs import TokenTexts
+
+# By default Ray would try a part that ends its engine for ever.
+_RESTARTS = {"max_restarts": 20, "max_task_retries": 3}
 
 
 def answer_file(
@@ -43,7 +46,9 @@ def answer_file(
         model: The model, as `chairlift batch` takes it.
         engines: Engines at once.
         settings: Settings of the engine, such as `max_num_seqs`.
-        actor_options: Options of Ray for each engine: num_cpus, num_gpus, resources.
+        actor_options: Options of Ray for each engine: num_cpus, num_gpus, resources. An engine is
+            started again 20 times, and a part tried again 3 times, if max_restarts and
+            max_task_retries do not say otherwise.
 
     Returns:
         `lines`, `errors`, `parts`, `earlier` (parts that were there) and `seconds`.
@@ -53,9 +58,14 @@ def answer_file(
             wrong, or the engines fail.
     """
     began = time.monotonic()
+    if engines < 1:
+        message = f"engines: expected at least 1, got {engines!r}"
+        raise ConfigError(message)
     settings = dict(settings or {})
     config = engine_config(**settings)
     check_model(model)
+    if Path(model).exists():
+        model = str(Path(model).absolute())
     into = Output(Path(output).absolute())
     digest, parts = parts_of(Path(source).absolute())
     job = {name: str(getattr(config, name)) for name in ANSWER_SETTINGS}
@@ -72,7 +82,7 @@ def answer_file(
             fn_constructor_kwargs=values,
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=min(engines, len(left))),
-            **(actor_options or {}),
+            **_RESTARTS | (actor_options or {}),
         )
         try:
             for row in answered.iter_rows():

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -87,14 +88,15 @@ def _lines(file: BinaryIO, end: int) -> Iterator[bytes | None]:
 
 
 def _parts_of_table(source: Path) -> tuple[str, list[Part]]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(source)
+        with pq.ParquetFile(source) as file:
+            num_rows = file.metadata.num_rows
         found = source.stat()
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         raise file_error(source, error) from None
-    num_rows = file.metadata.num_rows
     digest = f"{num_rows} rows, {found.st_size} bytes, {found.st_mtime_ns}"
     starts = range(0, num_rows, MAX_LINES)
     return digest, [Part(str(source), n + 1, n, min(n + MAX_LINES, num_rows)) for n in starts]
@@ -116,15 +118,29 @@ def entries_of(part: Part) -> Iterator[tuple[int, bytes | None]]:
 def _rows(part: Part) -> Iterator[tuple[int, bytes | None]]:
     import pyarrow.parquet as pq
 
-    place = 0
-    for batch in pq.ParquetFile(part.path).iter_batches(batch_size=MAX_LINES):
-        if place + batch.num_rows > part.start and place < part.end:
-            low, high = max(part.start - place, 0), part.end - place
-            for offset, row in enumerate(batch.slice(low, high - low).to_pylist()):
-                yield part.first + offset + max(place - part.start, 0), _text_of(row)
-        place += batch.num_rows
-        if place >= part.end:
-            return
+    with pq.ParquetFile(part.path) as file:
+        groups, place = _row_groups(file.metadata, part)
+        for batch in file.iter_batches(batch_size=MAX_LINES, row_groups=groups):
+            if place + batch.num_rows > part.start and place < part.end:
+                low, high = max(part.start - place, 0), part.end - place
+                for offset, row in enumerate(batch.slice(low, high - low).to_pylist()):
+                    yield part.first + offset + max(place - part.start, 0), _text_of(row)
+            place += batch.num_rows
+            if place >= part.end:
+                return
+
+
+def _row_groups(metadata: Any, part: Part) -> tuple[list[int], int]:
+    """Return the row groups that have rows of a part, and the first row of the first of them."""
+    groups: list[int] = []
+    first = row = 0
+    for index in range(metadata.num_row_groups):
+        end = row + metadata.row_group(index).num_rows
+        if row < part.end and end > part.start:
+            first = first if groups else row
+            groups.append(index)
+        row = end
+    return groups, first
 
 
 def _text_of(row: dict[str, Any]) -> bytes | None:
@@ -210,7 +226,9 @@ class Output:
             if header.exists():
                 if json.loads(header.read_bytes()) != job:
                     raise file_error(self.folder, "it has the answers of another job")
-            elif any(self.folder.iterdir()):
+            elif any(
+                not path.name.startswith(f"_{header.name}.") for path in self.folder.iterdir()
+            ):
                 raise file_error(self.folder, "it exists, and is of no job")
             else:
                 self._write(header, json.dumps(job).encode())
@@ -254,21 +272,35 @@ class Output:
                 file.flush()
                 os.fsync(file.fileno())
             private.rename(self.path)
-            for part in parts:
-                self.file_of(part).unlink()
-            (self.folder / "_job.json").unlink()
-            self.folder.rmdir()
+            self._remove(parts)
         except OSError as error:
             raise file_error(self.path, error) from None
+
+    def _remove(self, parts: Sequence[Part]) -> None:
+        # With what a process that was killed amid a part has left.
+        for path in (*map(self.file_of, parts), *self.folder.glob("_*")):
+            path.unlink(missing_ok=True)
+        # A machine that was given up may still write there: the answers are whole all the same.
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def _write(self, path: Path, data: bytes) -> None:
         # A part that two machines compute is written twice, under two names until it is whole.
         private = path.with_name(f"_{path.name}.{secrets.token_hex(4)}")
-        with private.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        private.rename(path)
+        try:
+            with private.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            private.rename(path)
+        except BaseException:
+            private.unlink(missing_ok=True)
+            raise
+
+
+def _is_begun(path: Path, whole: Path) -> bool:
+    """Whether a file is what a killed process wrote of another one."""
+    return path.name.startswith(f"_{whole.name}.")
 
 
 def _schema() -> Any:

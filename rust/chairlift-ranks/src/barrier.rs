@@ -28,7 +28,7 @@ const POISON: u32 = 1 << 31;
 /// Looks at the round between two looks at the clock.
 const LOOKS: u32 = 32;
 
-/// The longest sleep without a look at the clock and at what the caller watches.
+/// The longest sleep without a look at the clock.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// Words that a barrier of so many ranks takes, at stride 1.
@@ -114,7 +114,7 @@ impl<'a, W: Word> Barrier<'a, W> {
     /// Ends the group: every rank that waits, or comes to wait, returns an error. The first cause stays.
     pub fn poison(&self, cause: Cause, rank: usize) {
         let word = Broken { cause, rank }.to_word();
-        // It is there before the bit, for whoever sees that.
+        // Before the bit, so that a rank that sees the bit finds the cause.
         let _ = self.word(CAUSE).compare_exchange(0, word);
         self.word(ROUND).set_bits(POISON);
         self.word(ROUND).wake();
@@ -157,8 +157,10 @@ impl<'a, W: Word> Barrier<'a, W> {
             }
             let left = timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
             if left.is_zero() {
-                // It may have come in this moment: then another round is what it is late for.
-                let rank = self.late_rank(round).unwrap_or(self.rank);
+                // All have arrived, and the last one has not ended the round yet: each of them may.
+                let Some(rank) = self.late_rank(round) else {
+                    return self.end(round);
+                };
                 self.poison(Cause::Late, rank);
                 continue;
             }

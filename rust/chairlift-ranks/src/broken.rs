@@ -51,12 +51,13 @@ impl Broken {
     pub(crate) fn to_word(self) -> u32 {
         let number = CAUSES.iter().position(|cause| *cause == self.cause);
         // A group has fewer ranks than 16 bits count.
-        ((number.unwrap_or(0) as u32) << 16) | (self.rank as u32 + 1)
+        ((number.unwrap_or(0) as u32 + 1) << 16) | (self.rank as u32 + 1)
     }
 
     /// From a word of [`Self::to_word`]; memory that holds another says that rank 0 disagreed.
     pub(crate) fn from_word(word: u32) -> Self {
-        let cause = CAUSES.get((word >> 16) as usize);
+        let number = (word >> 16).checked_sub(1);
+        let cause = number.and_then(|number| CAUSES.get(number as usize));
         Self {
             cause: cause.copied().unwrap_or(Cause::Disagreed),
             rank: ((word & 0xffff) as usize).saturating_sub(1),
@@ -82,6 +83,7 @@ mod tests {
     #[test]
     fn a_word_of_something_else_is_no_cause_of_a_panic() {
         assert_eq!(Broken::from_word(u32::MAX).cause, Cause::Disagreed);
+        assert_eq!(Broken::from_word(0).cause, Cause::Disagreed);
         assert_eq!(Broken::from_word(0).rank, 0);
     }
 }

@@ -8,10 +8,11 @@
 //!
 //! Ranks share memory, and nothing in it has two writers: a rank writes its own area, then arrives at a [`Barrier`], and
 //! reads the areas of the others behind it. Areas alternate by the parity of the round, so that no rank overwrites what
-//! another still reads ([`Round::parity`]). A rank that fails, ends or does not arrive poisons the barrier: every other
-//! rank returns an error then, and no rank waits without a bound.
+//! another still reads ([`Round::parity`]). A rank that fails poisons the barrier; a rank that does
+//! not arrive is found by the timeout of the others ([`Limits::timeout`]); a caller that sees a process end calls
+//! [`Barrier::poison`]. Every other rank returns an error then.
 //!
-//! The crate is safe: whoever maps the memory hands it over as atomic words.
+//! The crate is safe: the caller maps the memory, and hands it over as atomic words.
 
 mod barrier;
 mod broken;

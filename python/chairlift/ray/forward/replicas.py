@@ -30,6 +30,8 @@ _SILENCE_S: Final = 10.0
 """A replica that reports no load for so long hangs: its streams are cut."""
 _ADAPTERS_S: Final = 5.0
 """How long an adapter that a replica loads may be unknown here."""
+_ADAPTERS_TIMEOUT_S: Final = 2.0
+"""How long a replica may take to say which adapters it has."""
 _MAX_REPORT: Final = 2**32 - 1
 _MAX_NAMES: Final = 2**20
 """Names of a replica's cache that the router keeps at most."""
@@ -189,9 +191,10 @@ class Replicas:
             await asyncio.sleep(_RETRY_S)
 
     async def _learn_adapters(self, replica: Replica) -> None:
-        # A replica without an answer reports its load all the same.
-        with suppress(ChairliftError):
-            replica.adapters = frozenset((await replica.client.model_info()).adapters)
+        # A replica without an answer in time reports its load all the same.
+        with suppress(ChairliftError, TimeoutError):
+            async with asyncio.timeout(_ADAPTERS_TIMEOUT_S):
+                replica.adapters = frozenset((await replica.client.model_info()).adapters)
 
     def _report(self, replica: Replica, num_requests: int) -> None:
         assert self._router is not None, replica
@@ -210,14 +213,12 @@ class Replicas:
         A request that names an adapter goes to a replica that has it, if there is one.
 
         Raises:
-            RequestError: `STARTING`: no replica is up.
+            RequestError: `STARTING`: no replica is up, or none of those with the adapter.
         """
         routed = None
         if self._router is not None:
             among = self._with_adapter(prompt.adapter) if prompt.adapter else None
-            routed = self._router.route(
-                prompt.names, TOKENS_PER_NAME, prompt.num_tokens, among or None
-            )
+            routed = self._router.route(prompt.names, TOKENS_PER_NAME, prompt.num_tokens, among)
         if routed is None:
             raise RequestError(Reason.STARTING, "no replica is up", retry_after_s=1.0)
         number, slot = routed
@@ -225,8 +226,15 @@ class Replicas:
         replica.num_tickets += 1
         return Ticket(self, replica, number)
 
-    def _with_adapter(self, adapter: str) -> list[int]:
-        return sorted(replica.slot for replica in self.up if adapter in replica.adapters)
+    def _with_adapter(self, adapter: str) -> list[int] | None:
+        """Return the slots of the replicas that have an adapter; None if it is of no replica."""
+        replicas = [r for r in self._replicas.values() if not r.is_removed]
+        holders = [replica for replica in replicas if adapter in replica.adapters]
+        slots = sorted(replica.slot for replica in holders if replica.is_up)
+        if holders and not slots:
+            message = "no replica that has the adapter is up"
+            raise RequestError(Reason.STARTING, message, retry_after_s=1.0)
+        return slots or None
 
     def _end(self, replica: Replica, number: int) -> None:
         assert self._router is not None, replica
