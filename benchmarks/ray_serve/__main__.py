@@ -186,7 +186,7 @@ async def _streams(
         async for event in generation.events():
             if event.HasField("tokens"):
                 messages += 1
-                num_tokens += len(event.tokens.token_ids)
+                num_tokens += event.tokens.num_tokens
                 if messages == 1:
                     firsts.append(time.perf_counter() - began)
         assert num_tokens == tokens, "an answer is not whole"
@@ -217,7 +217,7 @@ async def _calls(
             for event in response.events:
                 if event.HasField("tokens"):
                     messages += 1
-                    num_tokens += len(event.tokens.token_ids)
+                    num_tokens += event.tokens.num_tokens
                     if messages == 1:
                         firsts.append(time.perf_counter() - began)
         assert num_tokens == tokens, "an answer is not whole"
