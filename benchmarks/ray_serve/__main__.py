@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any, Final
@@ -171,28 +171,21 @@ async def _streams(
     clients: Sequence[AsyncClient], size: int, tokens: int, streams: int
 ) -> tuple[int, list[float]]:
     """Run all requests on one stream of each client."""
-    firsts: list[float] = []
 
-    async def one(number: int) -> int:
-        began, messages, num_tokens = time.perf_counter(), 0, 0
-        client = clients[number % len(clients)]
-        generation = client.generate(
-            [3 + number, 5, 8],
-            max_tokens=tokens,
-            ignore_eos=True,
-            interval=size,
-            queue_timeout_s=_UP_S,
+    def events(number: int) -> AsyncIterator[pb.Event]:
+        return (
+            clients[number % len(clients)]
+            .generate(
+                [3 + number, 5, 8],
+                max_tokens=tokens,
+                ignore_eos=True,
+                interval=size,
+                queue_timeout_s=_UP_S,
+            )
+            .events()
         )
-        async for event in generation.events():
-            if event.HasField("tokens"):
-                messages += 1
-                num_tokens += event.tokens.num_tokens
-                if messages == 1:
-                    firsts.append(time.perf_counter() - began)
-        assert num_tokens == tokens, "an answer is not whole"
-        return messages
 
-    return sum(await asyncio.gather(*map(one, range(streams)))), firsts
+    return await _counted(map(events, range(streams)), tokens)
 
 
 async def _calls(
@@ -200,10 +193,8 @@ async def _calls(
 ) -> tuple[int, list[float]]:
     """Run each request as a call of its own."""
     stub = generation_pb2_grpc.GenerationServiceStub(channel)
-    firsts: list[float] = []
 
-    async def one(number: int) -> int:
-        began, messages, num_tokens = time.perf_counter(), 0, 0
+    async def events(number: int) -> AsyncIterator[pb.Event]:
         start = pb.Start(
             token_ids=pb.TokenIds(ids=[3 + number, 5, 8]),
             stopping=pb.Stopping(max_tokens=tokens, ignore_eos=True),
@@ -215,15 +206,28 @@ async def _calls(
         )
         async for response in call:
             for event in response.events:
-                if event.HasField("tokens"):
-                    messages += 1
-                    num_tokens += event.tokens.num_tokens
-                    if messages == 1:
-                        firsts.append(time.perf_counter() - began)
-        assert num_tokens == tokens, "an answer is not whole"
-        return messages
+                yield event
 
-    return sum(await asyncio.gather(*map(one, range(streams)))), firsts
+    return await _counted(map(events, range(streams)), tokens)
+
+
+async def _counted(
+    answers: Iterable[AsyncIterator[pb.Event]], tokens: int
+) -> tuple[int, list[float]]:
+    """Take all answers at once; return their messages, and the time of each first token."""
+
+    async def one(events: AsyncIterator[pb.Event]) -> tuple[int, float]:
+        began, first, messages, num_tokens = time.perf_counter(), 0.0, 0, 0
+        async for event in events:
+            if event.HasField("tokens"):
+                first = first or time.perf_counter() - began
+                messages += 1
+                num_tokens += event.tokens.num_tokens
+        assert num_tokens == tokens, "an answer is not whole"
+        return messages, first
+
+    found = await asyncio.gather(*map(one, answers))
+    return sum(messages for messages, _ in found), [first for _, first in found]
 
 
 def _medians(rounds: Sequence[Figures]) -> Figures:

@@ -9,6 +9,7 @@ Entries and answers are those of `chairlift batch`.
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,22 +75,7 @@ def answer_file(
     counts: Counter[str] = Counter()
     if left:
         values = {"model": model, "settings": settings, "output": str(into.path)}
-        dataset = ray.data.from_items(
-            [asdict(part) for part in left], override_num_blocks=len(left)
-        )
-        answered = dataset.map_batches(
-            Answering,
-            fn_constructor_kwargs=values,
-            batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=min(engines, len(left))),
-            **_RESTARTS | (actor_options or {}),
-        )
-        try:
-            for row in answered.iter_rows():
-                counts.update(lines=int(row["lines"]), errors=int(row["errors"]))
-        except ray.exceptions.RayError as error:
-            message = f"{error}; the parts that are answered stay: the same call goes on"
-            raise ChairliftError(message) from error
+        counts = _run(left, values, engines, actor_options or {})
     into.finish(parts)
     return {
         "lines": counts["lines"],
@@ -98,6 +84,28 @@ def answer_file(
         "earlier": len(parts) - len(left),
         "seconds": round(time.monotonic() - began, 3),
     }
+
+
+def _run(
+    parts: Sequence[Part], values: dict[str, Any], engines: int, actor_options: dict[str, Any]
+) -> Counter[str]:
+    """Answer parts by engines with these values; return the sums of `lines` and `errors`."""
+    dataset = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))
+    answered = dataset.map_batches(
+        Answering,
+        fn_constructor_kwargs=values,
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=min(engines, len(parts))),
+        **_RESTARTS | actor_options,
+    )
+    counts: Counter[str] = Counter()
+    try:
+        for row in answered.iter_rows():
+            counts.update(lines=int(row["lines"]), errors=int(row["errors"]))
+    except ray.exceptions.RayError as error:
+        message = f"{error}; the parts that are answered stay: the same call goes on"
+        raise ChairliftError(message) from error
+    return counts
 
 
 class Answering:
