@@ -95,8 +95,10 @@ def _parts_of_table(source: Path) -> tuple[str, list[Part]]:
         with pq.ParquetFile(source) as file:
             num_rows = file.metadata.num_rows
         found = source.stat()
-    except (OSError, pa.ArrowException) as error:
+    except OSError as error:
         raise file_error(source, error) from None
+    except pa.ArrowException:
+        raise file_error(source, "expected a file of Parquet") from None
     digest = f"{num_rows} rows, {found.st_size} bytes, {found.st_mtime_ns}"
     starts = range(0, num_rows, MAX_LINES)
     return digest, [Part(str(source), n + 1, n, min(n + MAX_LINES, num_rows)) for n in starts]
