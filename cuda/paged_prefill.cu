@@ -248,8 +248,9 @@ __global__ void __launch_bounds__(128)
                   const int* rows,             // [num_seqs], lines of the block table
                   const int* query_start_loc,  // [num_seqs + 1]
                   const int* seq_lens,         // [num_seqs]; the queries are the last tokens
-                  const int* tiles,        // [num_tiles, 3]: sequence (index into rows), KV head,
-                                           // first packed row (a multiple of kRows)
+                  const int* tiles,        // [num_tiles, 3]: sequence (index into rows; negative:
+                                           // no work), KV head, first packed row (a multiple of
+                                           // kRows)
                   const float* sinks,      // [num_heads] or null
                   const float* kv_scales,  // [2, num_kv_heads] or null: 1
                   long long out_stride,    // elements from token to token
@@ -266,6 +267,7 @@ __global__ void __launch_bounds__(128)
 
   // Read when it is needed: registers are short.
   const int* tile = tiles + 3 * static_cast<long long>(blockIdx.x);
+  if (tile[0] < 0) return;
   const auto packed_queries = [&] {
     return PackedQueries(query_start_loc, seq_lens, tile[0], tile[1], num_heads / num_kv_heads,
                          window);

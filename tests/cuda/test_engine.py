@@ -1,5 +1,6 @@
 """The engine on an emulated GPU: the run-time is the real one, the kernels run on the CPU."""
 
+import itertools
 import sys
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from chairlift.api.errors import ConfigError, EngineDownError, Reason
 from chairlift.api.types import FinishReason, Output, Request, Sampling, Stopping, Tokens
 from chairlift.engine.engine import Engine
-from chairlift.engine.runner.device_runner import padded_sizes
+from chairlift.engine.runner.recordings import decode_sizes, step_sizes
 
 from tests.cuda.emulated_device import EmulatedEngine
 from tests.cuda.gpu_device import needs_emulation
@@ -86,18 +87,36 @@ def test_one_step_in_flight_gives_the_same_answers_as_two(llama):
     assert [token_ids(events) for events in one] == [token_ids(events) for events in two]
 
 
-def test_steps_of_decodes_alone_are_replayed(llama):
+def test_every_step_is_replayed(llama):
     engine = make(llama[0])
     run(engine, requests(prompts(9, 12, 4)))
-    # The prompts are one step of chunks, which gives the first token. Logits and draws are recorded
-    # apart.
-    assert engine.accelerator.num_replays == 2 * (NUM_TOKENS - 1)
+    # The prompts are one step of chunks, which gives the first token. Forward passes and draws are
+    # recorded apart.
+    assert engine.accelerator.num_replays == 2 * NUM_TOKENS
+
+
+def test_chunks_beside_decodes_are_replayed(llama):
+    folder, reference = llama
+    engine, steps = make(folder), []
+    engine.watch_steps(steps.append)
+    asked = prompts(9, 150, 12, 40, 3)
+    for prompt, events in zip(asked, run(engine, requests(asked)), strict=True):
+        assert_likely(reference, prompt, token_ids(events))
+    # Of the steps of chunks some end no prompt, and draw nothing.
+    assert len(steps) < engine.accelerator.num_replays <= 2 * len(steps)
 
 
 def test_the_launches_of_a_batch_serve_all_smaller_ones():
-    assert padded_sizes(4) == [1, 2, 4]
-    assert padded_sizes(20) == [1, 2, 4, 8, 16, 20]
-    assert padded_sizes(2048)[-1] == 512
+    assert decode_sizes(4) == [1, 2, 4]
+    assert decode_sizes(20) == [1, 2, 4, 8, 16, 20]
+    assert decode_sizes(2048)[-1] == 512
+
+
+def test_an_eighth_of_a_recorded_step_is_padding_at_most():
+    sizes = step_sizes(8192)
+    assert (sizes[0], sizes[-1]) == (8, 2048)
+    assert all(after - before <= max(8, before / 8) for before, after in itertools.pairwise(sizes))
+    assert step_sizes(100) == [*range(8, 100, 8), 100]
 
 
 def test_log_probabilities_are_those_of_the_reference(llama):

@@ -3,7 +3,7 @@
     apply   host tables, as on a CPU, and inputs, where they are sent from; new blocks also to the
             device's block tables
     move    blocks to and from host memory, beside the step that is in flight
-    run     inputs to the device, launches (recorded ones for a batch of decodes), tokens back
+    run     inputs to the device, launches (recorded ones, `recordings.py`), tokens back
     wait    until the tokens are there
 
 The token that a row drew last stays on the device: the next step is launched before the host knows
@@ -13,51 +13,24 @@ it. The host waits for nothing else, unless a draw depends on earlier tokens (`d
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from chairlift import _core
-from chairlift.attention.cuda import TILE_ROWS, CudaBackend, WorkLimits
+from chairlift.attention.cuda import CudaBackend, WorkLimits
 from chairlift.attention.metadata import AttentionMetadata, AttentionWork
 from chairlift.core.plan import PlanView
 from chairlift.engine.runner.device_draws import DeviceSampler, Pending
 from chairlift.engine.runner.model_runner import ModelRunner
+from chairlift.engine.runner.recordings import Captured, Recordings, StepSizes, WorkSizes, pad
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.engine.runner.staging import Inputs, Staging
 from chairlift.engine.runner.step_inputs import SamplingInputs, StateMoves, StepInputs
 from chairlift.kernels.cuda import draw_ops, ops
 from chairlift.kernels.cuda.device import Accelerator, Event
-from chairlift.kernels.cuda.sources import tile_rows
 from chairlift.model.forward.transformer import Transformer
 from chairlift.model.parts.recurrent import cut_states
-
-Captured = Callable[[int, int], None]
-"""Called with the number of batch sizes that are recorded, and their total."""
-
-
-class _Pass(NamedTuple):
-    """The sizes that decide the launches of a forward pass, whose inputs are on the device."""
-
-    num_rows: int
-    num_tokens: int
-    num_samples: int
-    num_splits: list[int]
-    """Splits of each KV group."""
-    split_rows: list[int]
-    """The most packed rows of a row in the splits of each KV group."""
-    num_tiles: list[int]
-    tile_rows: int
-
-
-class _Recorded(NamedTuple):
-    """Launches of a padded batch of decodes."""
-
-    forward: Callable[[], None]
-    """Up to the logits."""
-    draw: Callable[[], None]
-    """Draws for rows that ask for nothing more than temperature, top-k, top-p and min-p."""
 
 
 class _Pairs:
@@ -96,7 +69,7 @@ class DeviceRunner(ModelRunner):
         host_pool: Tensor | None = None,
         state_pool: Tensor | None = None,
     ) -> None:
-        """Allocate all that a step takes, and record the launches of decodes.
+        """Allocate all that a step takes, and record the launches of padded steps.
 
         Args:
             model: With its weights on the device.
@@ -153,8 +126,9 @@ class DeviceRunner(ModelRunner):
         num_moves = 0 if state_pool is None else 3 * rows
         self._moves = _Pairs(accelerator, num_moves, num_hosts)
         self._draws = DeviceSampler(accelerator, self._staging, rows, spec.vocab_size)
-        self._recorded: dict[int, _Recorded] = {}
-        self._record_decodes(on_capture)
+        shapes = [sizes for _, sizes in self._groups]
+        self._recordings = Recordings(shape, shapes, self._limits.max_tiles)
+        self._record(on_capture)
         self._before_step: Event | None = None
 
     def apply(self, plan: Tensor) -> StepInputs:
@@ -226,35 +200,27 @@ class DeviceRunner(ModelRunner):
         turn = -1 if inputs.buffer is None else inputs.buffer
         host = self._staging.hosts[turn]
         num_rows, num_samples = len(inputs.metadata.rows), len(inputs.sample_rows)
-        padded = self._padded_size(inputs)
+        sizes = StepSizes.of(num_rows, len(inputs.input_ids), num_samples)
+        recordings = self._recordings
+        padded = recordings.padded(sizes)
         if inputs.buffer is None:
             _copy(inputs, host)
         sampling = self._fill_draws(host, inputs, probe)
-        if padded > num_rows:
-            _pad(host, slice(num_rows, padded))
-        step = self._cut(host, num_rows, padded, len(inputs.input_ids), num_samples)
-        self._staging.upload(turn, host.end_of_splits(step.num_splits))
-        recorded = self._recorded.get(padded) if not any(step.num_tiles) else None
-        recorded = recorded or _Recorded(
-            partial(self._compute, step), partial(self._draws.launch, step.num_samples)
-        )
-        recorded.forward()
+        pad(host, sizes, padded, recordings.num_draws(num_samples))
+        work = self._cut(host, num_rows, recordings.tile_rows(padded.num_tokens))
+        self._staging.upload(turn, host.end_of_splits(work.num_splits))
+        forward = recordings.forward(padded, work) or partial(self._compute, sizes, work)
+        forward()
         options = self.sampler.sequences(sampling.slots, sampling.position)
         is_whole = inputs.buffer is not None
         if options is None:
-            recorded.draw()
+            draw = recordings.draw(num_samples) or partial(self._draws.launch, num_samples)
+            draw()
         else:
             self._draws.launch_with_options(turn, sampling, options, is_whole=is_whole)
         pending = self._draws.fetch(turn, sampling, options, is_whole=is_whole)
         self._before_step = before
         return pending
-
-    def _padded_size(self, inputs: StepInputs) -> int:
-        """Return the number of rows to launch for, if each has one token and samples; else 0."""
-        num_rows = len(inputs.metadata.rows)
-        if num_rows == len(inputs.input_ids) == len(inputs.sample_rows):
-            return next((size for size in self._recorded if size >= num_rows), 0)
-        return 0
 
     def _fill_draws(
         self, host: Inputs, inputs: StepInputs, probe: SamplingInputs | None
@@ -274,47 +240,33 @@ class DeviceRunner(ModelRunner):
         self.sampler.gather(sampling.slots, *parameters)
         return sampling
 
-    def _cut(
-        self, host: Inputs, num_rows: int, padded: int, num_tokens: int, num_samples: int
-    ) -> _Pass:
-        """Split the attention of each KV group into work items."""
+    def _cut(self, host: Inputs, num_rows: int, tile_rows: int) -> WorkSizes:
+        """Split the attention of each KV group over the rows into work items."""
         counts: tuple[list[int], list[int], list[int]] = [], [], []
-        tile_rows = self._tile_rows(num_tokens)
-        for group, (window, sizes) in enumerate(self._groups):
+        for group, (window, heads) in enumerate(self._groups):
             num_splits, num_tiles, split_rows = _core.attention_work(
                 host.rows[:num_rows],
                 host.query_start_loc[: num_rows + 1],
                 host.seq_lens[:num_rows],
                 host.splits[group],
                 host.tiles[group],
-                num_kv_heads=sizes.num_kv_heads,
-                group=sizes.queries_per_kv_head,
+                num_kv_heads=heads.num_kv_heads,
+                group=heads.queries_per_kv_head,
                 split_len=self._limits.split_len,
                 decode_rows=ops.MAX_DECODE_ROWS,
                 tile_rows=tile_rows,
                 window=window or 0,
             )
             host.num_splits[group] = num_splits
+            # Blocks of a recorded launch that have no tile find that here.
+            host.tiles[group, num_tiles:, 0] = -1
             for part, count in zip(counts, (num_splits, split_rows, num_tiles), strict=True):
                 part.append(count)
-        if padded:
-            num_rows = num_tokens = num_samples = padded
-        return _Pass(num_rows, num_tokens, num_samples, *counts, tile_rows)
+        return WorkSizes(*counts, tile_rows)
 
-    def _tile_rows(self, num_tokens: int) -> int:
-        """Large tiles where there are enough for every processor; which one changes no bits."""
-        small, large = TILE_ROWS
-        shapes = [sizes for _, sizes in self._groups]
-        has_many = num_tokens * max(shape.num_heads for shape in shapes) // large >= _MANY_TILES
-        return (
-            large
-            if has_many and all(large in tile_rows(shape.head_dim) for shape in shapes)
-            else small
-        )
-
-    def _compute(self, step: _Pass) -> None:
+    def _compute(self, sizes: StepSizes, work: WorkSizes) -> None:
         """Launch a forward pass up to its logits over the inputs on the device."""
-        num_rows, num_tokens, num_samples, *_ = step
+        num_rows, num_tokens, num_samples, is_decodes = sizes
         device = self._staging.device
         input_ids, rows = device.input_ids[:num_tokens], device.rows[:num_rows]
         query_start_loc = device.query_start_loc[: num_rows + 1]
@@ -333,44 +285,32 @@ class DeviceRunner(ModelRunner):
                     split_rows=split_rows,
                     num_splits=device.num_splits[group],
                     tiles=device.tiles[group, :num_tiles],
-                    tile_rows=step.tile_rows,
+                    tile_rows=work.tile_rows,
                 )
                 for group, (num_splits, split_rows, num_tiles) in enumerate(
-                    zip(step.num_splits, step.split_rows, step.num_tiles, strict=True)
+                    zip(work.num_splits, work.split_rows, work.num_tiles, strict=True)
                 )
             ),
         )
-        # Where every token samples, they do so in order.
-        selected = device.sample_rows[:num_samples] if num_samples < num_tokens else None
+        # Where every row decodes, its tokens sample in order.
+        selected = None if is_decodes else device.sample_rows[:num_samples]
         batch = (input_ids, metadata, self.kv_cache, selected, None)
         hidden = self.model.forward(*batch, self._states)
         if num_samples:
             self.model.logits(hidden, out=self._draws.logits[:num_samples])
 
     @torch.inference_mode()
-    def _record_decodes(self, on_capture: Captured | None) -> None:
-        """Record the launches of each padded batch of decodes, the largest first."""
-        sizes = padded_sizes(self._shape.max_num_seqs)
+    def _record(self, on_capture: Captured | None) -> None:
+        """Record the launches of padded steps."""
         # Recording may run the launches: over padding, which writes nothing.
         host = self._staging.hosts[0]
         host.slot_mapping.fill_(-1)
         host.drawn_rows.fill_(-1)
+        host.tiles.fill_(-1)
         host.top_p.fill_(1)
         self._staging.upload(0, host.end_of_splits([0] * self._shape.num_kv_groups))
-        some = [1] * self._shape.num_kv_groups
-        none = [0] * self._shape.num_kv_groups
-        heads = [sizes.queries_per_kv_head for _, sizes in self._groups]
-        captured = {}
         recorder = self._accelerator.recorder()
-        for done, size in enumerate(reversed(sizes), start=1):
-            step = _Pass(size, size, size, some, heads, none, min(TILE_ROWS))
-            captured[size] = _Recorded(
-                recorder.capture(partial(self._compute, step)),
-                recorder.capture(partial(self._draws.launch, size)),
-            )
-            if on_capture is not None:
-                on_capture(done, len(sizes))
-        self._recorded = {size: captured[size] for size in sizes}
+        self._recordings.record(recorder, self._compute, self._draws.launch, on_capture)
 
 
 def _copy(inputs: StepInputs, host: Inputs) -> None:
@@ -384,28 +324,3 @@ def _copy(inputs: StepInputs, host: Inputs) -> None:
     host.query_start_loc[: num_rows + 1] = metadata.query_start_loc
     host.seq_lens[:num_rows] = metadata.seq_lens
     host.sample_rows[: len(sample_rows)] = sample_rows
-
-
-def _pad(host: Inputs, rest: slice) -> None:
-    """Write rows that compute nothing to the host's side, after those of a batch of decodes."""
-    host.query_start_loc[rest.start + 1 : rest.stop + 1] = rest.start
-    host.slot_mapping[:, rest] = -1
-    host.drawn_rows[rest] = -1
-    for part in (host.rows, host.seq_lens, host.input_ids, host.positions):
-        part[rest] = 0
-    for part in (host.sample_rows, host.temperature, host.top_k, host.min_p):
-        part[rest] = 0
-    for part in (host.seed, host.index, host.position):
-        part[rest] = 0
-    host.top_p[rest] = 1
-
-
-_MANY_TILES = 1024
-"""Four waves of two for each processor of a large GPU: a last wave that is not full costs little
-then."""
-
-
-def padded_sizes(max_num_seqs: int) -> list[int]:
-    """Return the batch sizes whose launches are recorded; a batch in between is padded."""
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32)]
-    return [size for size in sizes if size < min(max_num_seqs, 512)] + [min(max_num_seqs, 512)]

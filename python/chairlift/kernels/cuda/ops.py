@@ -172,6 +172,11 @@ def rotate_queries(
     )
 
 
+def decode_tile_rows(num_rows: int) -> int:
+    """Return the packed rows of the `paged_decode` that computes so many of a row."""
+    return next(rows for rows in DECODE_ROWS if rows >= num_rows)
+
+
 @operation("paged_decode", "out", "workspace", "counters")
 def paged_decode(
     out: Tensor,
@@ -211,7 +216,7 @@ def paged_decode(
         sinks: float32 `[num_heads]`: the score of one more key of each head, whose value is zero.
     """
     head_dim = query.shape[2]
-    tile_rows = next(rows for rows in DECODE_ROWS if rows >= num_rows)
+    tile_rows = decode_tile_rows(num_rows)
     name = kernel_name("paged_decode", query.dtype, cache.dtype, head_dim, tile_rows)
     threads, shared_bytes = decode_block(head_dim, tile_rows)
     num_parts = attention_parts(head_dim)
