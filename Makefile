@@ -401,7 +401,7 @@ bench-offline: setup ## Tokens per second on a fixed workload (MODEL=demo WORKLO
 
 .PHONY: bench-peers
 bench-peers: setup ## Chairlift beside other engines, in turns (PEERS="openvino llamacpp" MODEL=folder ARGS="--requests 16")
-	$(BIN)/python -m benchmarks.peers $(PEERS) $(if $(filter-out demo,$(MODEL)),--model $(MODEL)) --into docs/benchmarks.md $(ARGS)
+	$(BIN)/python -m benchmarks.peers $(PEERS) $(if $(filter-out demo,$(MODEL)),--model $(MODEL)) --into docs/benchmarks $(ARGS)
 
 # No set-up: a machine with a GPU has PyTorch and cuda.core, and gets nothing else but the wheel.
 WHEEL ?= $(firstword $(wildcard dist/chairlift-*.whl))

@@ -1,5 +1,5 @@
 // A linear layer for a few rows, at the memory's speed: cuBLAS has tiles of 8 rows and more, and
-// took two to eight times as long as the weights do from memory (docs/benchmarks.md).
+// took two to eight times as long as the weights do from memory (docs/benchmarks/gpu.md).
 #include "chairlift/vec.cuh"
 
 namespace chairlift {

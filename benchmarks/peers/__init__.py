@@ -1,1 +1,1 @@
-"""Chairlift beside the systems that a user would pick instead; see docs/benchmarks.md."""
+"""Chairlift beside the systems that a user would pick instead; see docs/benchmarks/README.md."""

@@ -6,11 +6,18 @@ import json
 import os
 import platform
 import sys
+from datetime import date
 from pathlib import Path
 
 from chairlift.api.choices import KvCacheDtype
 
-from benchmarks.peers.comparison import compare, put_between_marks, table, with_kept_rows
+from benchmarks.peers.comparison import (
+    compare,
+    page_with_marks,
+    put_between_marks,
+    table,
+    with_kept_rows,
+)
 from benchmarks.peers.environments import PeerError, call, install, limits
 from benchmarks.peers.model import SHAPES, make_model
 from benchmarks.peers.protocol import STEP_TOKENS
@@ -60,12 +67,13 @@ def main() -> None:
     print("\n\n".join(part for part in (head, table(comparisons), note) if part))
     if options.into:
         name = f"bench-peers {options.section or options.dtype}"
+        page = page_with_marks(options.into, name)
         document = put_between_marks(
-            options.into.read_text(encoding="utf-8"),
+            page.read_text(encoding="utf-8"),
             name,
             lambda before: with_kept_rows(before, head, comparisons, note),
         )
-        options.into.write_text(document, encoding="utf-8")
+        page.write_text(document, encoding="utf-8")
 
 
 def quality_note(dtype: str, peers: list[str]) -> str:
@@ -107,8 +115,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--cpu", choices=["avx2"], help="instructions that all are held to")
     parser.add_argument("--rows", type=int, default=32, help="requests that run at once")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--into", type=Path, help="markdown file that keeps the table")
-    parser.add_argument("--section", help="of that file; default: the dtype")
+    parser.add_argument("--into", type=Path, help="folder of the page that keeps the table")
+    parser.add_argument("--section", help="of that page; default: the dtype")
     parser.add_argument("--install-only", action="store_true")
     options = parser.parse_args()
     if unknown := set(options.peers) - set(TITLES):
@@ -226,8 +234,8 @@ def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
     keys = "" if kept == "auto" else f" (Chairlift's keys and values in {kept})"
     return (
         f"{name} in {stored}{keys}{side}, {len(entries)} requests ({num_prompt:,} prompt and "
-        f"{num_output:,} output tokens), {options.rows} rows, {cpu(options.cpu)}; medians of "
-        f"{options.rounds} rounds, the range of the ratio in brackets."
+        f"{num_output:,} output tokens), {options.rows} rows, {cpu(options.cpu)}, {date.today()}; "
+        f"medians of {options.rounds} rounds, the range of the ratio in brackets."
     )
 
 

@@ -121,6 +121,19 @@ def with_kept_rows(
 _EARLIER = "Earlier: "
 
 
+def page_with_marks(folder: Path, name: str) -> Path:
+    """Return the markdown file of a folder that has the marks of a table.
+
+    Raises:
+        ValueError: No file has them.
+    """
+    for page in sorted(folder.glob("*.md")):
+        if f"<!-- {name} -->\n" in page.read_text(encoding="utf-8"):
+            return page
+    message = f"no page of {folder} has marks for {name}"
+    raise ValueError(message)
+
+
 def put_between_marks(document: str, name: str, text: Callable[[str], str]) -> str:
     """Replace what stands between `<!-- NAME -->` and `<!-- end -->`.
 

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.peers.comparison import (
     Comparison,
     compare,
+    page_with_marks,
     put_between_marks,
     table,
     with_kept_rows,
@@ -98,6 +99,14 @@ def test_a_table_replaces_only_what_stands_between_its_marks() -> None:
     assert put_between_marks(changed, "a", lambda _: "new") == changed
     with pytest.raises(ValueError, match="no marks for c"):
         put_between_marks(document, "c", lambda _: "new")
+
+
+def test_a_table_is_found_in_the_page_of_a_folder_that_has_its_marks(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("<!-- bench-peers int8-kv8 -->\n<!-- end -->\n")
+    (tmp_path / "b.md").write_text("<!-- bench-peers int8 -->\n<!-- end -->\n")
+    assert page_with_marks(tmp_path, "bench-peers int8") == tmp_path / "b.md"
+    with pytest.raises(ValueError, match=r"has marks for bench-peers int4$"):
+        page_with_marks(tmp_path, "bench-peers int4")
 
 
 def measured(title: str, rate: float) -> Comparison:

@@ -19,7 +19,7 @@ COMPARED_S = 60
 
 @dataclass
 class Figures:
-    """One row of the table in docs/benchmarks.md."""
+    """One row of the table in docs/benchmarks/robustness.md."""
 
     scenario: str
     amount: str
