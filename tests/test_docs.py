@@ -13,6 +13,7 @@ PAGES = sorted(
         *(ROOT / "python").rglob("*.md"),
         *ROOT.glob("clients/README.md"),
         *ROOT.glob("clients/*/README.md"),
+        *(ROOT / "examples").rglob("*.md"),
     ]
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
