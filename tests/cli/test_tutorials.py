@@ -1,4 +1,4 @@
-"""docs/tutorials/: every command runs as it stands there, and prints what the page shows.
+"""docs/tutorials/ and docs/explanation/: every command runs, and prints what its page shows.
 
 The commands of a page run one after the other in one folder. `chairlift serve` stays until the page
 ends, on free ports in place of those of the page. A block behind `<!-- figures differ -->` runs,
@@ -21,7 +21,11 @@ from tests.cli.terminal import Terminal
 from tests.clients.console import assert_shown
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PAGES = sorted(
+    page
+    for folder in ("tutorials", "explanation")
+    for page in (ROOT / "docs" / folder).glob("*.md")
+)
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<kind>sh|python)\n(?P<code>.*?)^```\n"
     r"(?:\n^```text\n(?P<shown>.*?)^```)?",
@@ -83,7 +87,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_tutorial_runs_and_prints_what_it_shows(
+def test_a_page_runs_and_prints_what_it_shows(
     page: Path, chairlift: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
