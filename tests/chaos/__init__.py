@@ -1,4 +1,4 @@
-"""What a hostile world does to a server, over real gRPC; see docs/internals/robustness.md."""
+"""What a hostile world does to a server, over real gRPC; see docs/internals/service-faults.md."""
 
 SCENARIOS = [
     "cancels",

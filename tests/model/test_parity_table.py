@@ -1,4 +1,4 @@
-"""The table of families in docs/models.md says what is compared, and what runs where."""
+"""The table of families in docs/families.md says what is compared, and what runs where."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from tests.model.families import FAMILIES
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 BEGIN, END = "<!-- parity -->\n", "<!-- end of parity -->\n"
 TEXT_MODELS = {
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",

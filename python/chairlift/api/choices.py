@@ -45,7 +45,7 @@ class Device(StrEnum):
 class ModelImpl(StrEnum):
     """What computes the layers of a decoder.
 
-    chairlift: the families of docs/models.md; transformers: any decoder that attends by its
+    chairlift: the families of docs/families.md; transformers: any decoder that attends by its
     `AttentionInterface`, slower, on a CPU.
     """
 

@@ -149,10 +149,10 @@ class EngineConfig(BaseModel):
     """What computes the layers; transformers serves decoders of other families too, more slowly,
     with `chairlift[transformers]`."""
     quantize: Annotated[Quantize, _BY_NAME] = Quantize.NONE
-    """Weights of linear layers in 8 or 4 bits, packed once at load; see docs/models.md."""
+    """Weights of linear layers in 8 or 4 bits, packed once at load; see docs/formats.md."""
     kv_cache_dtype: Annotated[KvCacheDtype, _BY_NAME] = KvCacheDtype.AUTO
     """Keys and values; int8 (CPU) and fp8 (GPU) halve the memory of bfloat16; see
-    docs/models.md."""
+    docs/formats.md."""
     adapters: Annotated[tuple[str, ...], _ASSIGNMENTS] | None = None
     """An adapter (LoRA) that is loaded at the start, NAME=FOLDER; repeat it for more."""
     adapter_tenants: Annotated[tuple[str, ...], _ASSIGNMENTS] | None = None

@@ -227,7 +227,7 @@ def _read_family(path: Path, families: Mapping[str, Family]) -> tuple[str, Famil
     if not isinstance(name, str) or family is None:
         some = ", ".join(list(FAMILIES)[:_SHOWN_FAMILIES])
         fields.fail(
-            "architectures", f"{some} or another of docs/models.md, or --model-impl transformers"
+            "architectures", f"{some} or another of docs/families.md, or --model-impl transformers"
         )
     if family.text:
         text = fields.values.get(family.text)

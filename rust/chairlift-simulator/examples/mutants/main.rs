@@ -1,7 +1,7 @@
 //! Puts the bugs of other engines into a copy of the core, one at a time, and lets the simulator find them.
 //!
 //! `cargo run --example mutants [NAME ...]` prints the table of all bugs, or of those named; a run that catches all of them also
-//! puts its lines into `docs/internals/robustness.md`. The core itself carries no trace of them: each is a change of its text. A
+//! puts its lines into `docs/internals/planted-bugs.md`. The core itself carries no trace of them: each is a change of its text. A
 //! test holds that every change still applies, and that the document says how many there are.
 #![allow(clippy::print_stdout, reason = "a command")]
 
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-const DOCUMENT: &str = "docs/internals/robustness.md";
+const DOCUMENT: &str = "docs/internals/planted-bugs.md";
 const BEGIN: &str = "<!-- make mutants -->\n";
 const END: &str = "<!-- end -->\n";
 
