@@ -294,11 +294,7 @@ def test_nothing_that_serves_imports_transformers_but_where_it_is_chosen() -> No
     ],
 )
 def test_import_loads_neither_torch_nor_a_server(module: str) -> None:
-    code = f"import sys, {module}; print(*sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
-    )
-    loaded = set(run.stdout.split())
+    loaded = loaded_by(module)
     heavy = {
         "torch",
         "transformers",
@@ -307,6 +303,19 @@ def test_import_loads_neither_torch_nor_a_server(module: str) -> None:
         "chairlift.engine",
     }
     assert not loaded & heavy, loaded & heavy
+
+
+def test_a_job_for_a_server_loads_no_torch() -> None:
+    assert not loaded_by("chairlift.cli.batch.remote") & {"torch", "chairlift.engine.engine"}
+
+
+def loaded_by(module: str) -> set[str]:
+    """Return the modules that are loaded after a module was imported."""
+    code = f"import sys, {module}; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    return set(run.stdout.split())
 
 
 def length_of(path: Path) -> int:

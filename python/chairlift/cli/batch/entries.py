@@ -42,6 +42,12 @@ _PLAIN: Final = {
 
 Id = str | int
 
+Result = dict[str, Any] | HttpError
+"""The body of an answer, or why there is none."""
+
+MAX_LIVE_BYTES: Final = 64 * 2**20
+"""Bytes of the input's lines that have begun and are not answered; one may be longer."""
+
 
 class LineError(Exception):
     """A line is no request of any endpoint."""

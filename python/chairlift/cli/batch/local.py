@@ -8,21 +8,14 @@ from typing import Any, Final
 from chairlift.api import types
 from chairlift.api.choices import Batching
 from chairlift.api.errors import RequestError
-from chairlift.cli.batch.entries import Task, body_of
+from chairlift.cli.batch.entries import MAX_LIVE_BYTES, Result, Task, body_of
 from chairlift.core.events import AnswerBuilder
 from chairlift.engine.engine import Engine
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.server.convert.messages import from_finished
-from chairlift.server.http.errors import HttpError
 from chairlift.server.protocols.openai.embeddings import EmbeddingsJob
 from chairlift.server.protocols.openai.job import Answer
 from chairlift.v1 import generation_pb2 as pb
-
-Result = dict[str, Any] | HttpError
-"""The body of an answer, or why there is none."""
-
-MAX_LIVE_BYTES: Final = 64 * 2**20
-"""Bytes of the input's lines that have begun and are not answered; one may be longer."""
 
 _NEVER: Final = types.Schedule(queue_timeout_s=float("inf"), time_limit_s=float("inf"))
 _QUEUED_BATCHES: Final = 2

@@ -11,8 +11,7 @@ import numpy as np
 
 from chairlift.api import checks, types
 from chairlift.api.errors import ChairliftError, Reason, RequestError, ServerError
-from chairlift.cli.batch.entries import Task, body_of
-from chairlift.cli.batch.local import MAX_LIVE_BYTES, Result
+from chairlift.cli.batch.entries import MAX_LIVE_BYTES, Result, Task, body_of
 from chairlift.cli.remote import connected
 from chairlift.client import AsyncClient, new_start
 from chairlift.server.http.errors import HttpError, refused
