@@ -5,32 +5,34 @@ Run `python fair.py ADDRESS TOKEN_OF_THE_FLOOD TOKEN_OF_THE_OTHER`.
 
 import asyncio
 import sys
+from contextlib import AsyncExitStack
 
-from chairlift.client import AsyncGeneration, connect_async, new_start
+from chairlift.client import AsyncClient, connect_async
 
-NUM_REQUESTS = 40
+NUM_REQUESTS = 24
 
 
 async def main(address: str, flood_token: str, other_token: str) -> None:
     """Send the flood, then the one request; print how many were answered before its first token."""
     num_answered = 0
 
-    async def answered(generation: AsyncGeneration) -> None:
+    async def answered(client: AsyncClient) -> None:
         nonlocal num_answered
-        await generation.text()
+        await client.generate("A story:", max_tokens=32, ignore_eos=True).text()
         num_answered += 1
 
-    async with (
-        connect_async(address, token=flood_token) as flood,
-        connect_async(address, token=other_token) as other,
-    ):
-        prompts = [f"Story {number}:" for number in range(NUM_REQUESTS)]
-        starts = [new_start(prompt, max_tokens=16, ignore_eos=True) for prompt in prompts]
-        tasks = [asyncio.create_task(answered(g)) for g in await flood.generate_all(starts)]
-        while (await flood.load()).num_running == 0:
+    async with AsyncExitStack() as stack:
+        # Each request has a connection of its own, as those of many users have.
+        tokens = [flood_token] * NUM_REQUESTS + [other_token]
+        clients = [
+            await stack.enter_async_context(connect_async(address, token=token)) for token in tokens
+        ]
+        await asyncio.gather(*[client.load() for client in clients])  # all are connected now
+        *flood, other = clients
+        tasks = [asyncio.create_task(answered(client)) for client in flood]
+        while (await other.load()).num_waiting < NUM_REQUESTS // 2:
             await asyncio.sleep(0.01)
-        generation = other.generate("Once upon a time", max_tokens=8, ignore_eos=True)
-        await anext(aiter(generation))
+        await anext(aiter(other.generate("Once upon a time", max_tokens=8, ignore_eos=True)))
         print(f"{num_answered} of {NUM_REQUESTS} requests of the flood were answered before")
         await asyncio.gather(*tasks)
 
