@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from chairlift.api.choices import KvCacheDtype
 from chairlift.api.types import Output, Sampling, Stopping
 from chairlift.checkpoints.files.folder import is_gguf, resolve_model
 from chairlift.engine.engine import Engine
@@ -22,14 +23,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 NUM_CANDIDATES = 20
-CACHES = ("auto", "fp8")
+CACHES = (KvCacheDtype.AUTO, KvCacheDtype.FP8)
 
 
 def reference(model: Path, windows: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the log probabilities of `transformers`, float32 `[windows, T, vocab_size]`."""
     source = (model.parent, model.name) if is_gguf(model) else (model, None)
     oracle = AutoModelForCausalLM.from_pretrained(source[0], gguf_file=source[1], dtype=dtype)
-    oracle = oracle.to("cuda").eval()
+    oracle = oracle.to(device=torch.device("cuda"))
     with torch.inference_mode():
         scores = [oracle(window[None].cuda()).logits[0].float() for window in windows]
     return torch.log_softmax(torch.stack(scores), -1).cpu()

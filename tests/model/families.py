@@ -28,7 +28,7 @@ def build_model(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
     model.requires_grad_(requires_grad=False)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in perturbed(model):
-        parameter.copy_(neutral(model, name))
+        parameter.copy_(neutral(model, name, parameter))
         if name.endswith("A_log"):
             # States remember some twenty tokens.
             parameter.sub_(3.0)
@@ -74,9 +74,8 @@ def perturbed(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, buffer
 
 
-def neutral(model: PreTrainedModel, name: str) -> torch.Tensor:
+def neutral(model: PreTrainedModel, name: str, parameter: torch.Tensor) -> torch.Tensor:
     """Return the value that a forgotten parameter would have: that of no effect for a norm."""
-    parameter = dict(perturbed(model))[name]
     is_norm = "norm" in name and name.endswith("weight")
     kind = model.config.model_type
     # Gemma 2 and 3 and Qwen 3.5 store the weights of norms less 1.
