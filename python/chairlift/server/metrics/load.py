@@ -56,7 +56,7 @@ class LoadCollector(Collector):
             ("requests_running", "Requests in the batch.", load.num_running),
             (
                 "requests_suspended",
-                "Of both, the suspended ones: without credit, or not read by their client.",
+                "Waiting and running ones that are paused, without credit, or not read by a client.",
                 load.num_waiting_suspended + load.num_running_suspended,
             ),
             ("rows_held", "Rows in use or reserved until a batch ends.", load.num_rows_held),
