@@ -22,7 +22,8 @@ def show(answers: Path) -> None:
     """Print the name of each text and its summary, or why there is none."""
     for line in answers.read_text(encoding="utf-8").splitlines():
         answer = json.loads(line)
-        print(f"{answer['id']}: {answer.get('text') or answer['error']['message']}")
+        text = answer["error"]["message"] if "error" in answer else answer["text"]
+        print(f"{answer['id']}: {text}")
 
 
 if __name__ == "__main__":

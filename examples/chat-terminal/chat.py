@@ -5,7 +5,7 @@ Run `python chat.py [ADDRESS]`.
 
 import sys
 
-from chairlift.api.errors import RequestError
+from chairlift.api.errors import ChairliftError, RequestError
 from chairlift.client import Client, connect
 
 
@@ -42,4 +42,7 @@ def answer(client: Client, turns: list[dict[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50051")
+    try:
+        main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50051")
+    except ChairliftError as error:
+        sys.exit(str(error))

@@ -30,7 +30,10 @@ async def main(address: str, flood_token: str, other_token: str) -> None:
         await asyncio.gather(*[client.load() for client in clients])  # all are connected now
         *flood, other = clients
         tasks = [asyncio.create_task(answered(client)) for client in flood]
+        # The flood waits, unless it was fast or was refused: then a task has ended.
         while (await other.load()).num_waiting < NUM_REQUESTS // 2:
+            if any(task.done() for task in tasks):
+                break
             await asyncio.sleep(0.01)
         await anext(aiter(other.generate("Once upon a time", max_tokens=8, ignore_eos=True)))
         print(f"{num_answered} of {NUM_REQUESTS} requests of the flood were answered before")

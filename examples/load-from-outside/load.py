@@ -12,6 +12,8 @@ import time
 
 from openai import AsyncOpenAI
 
+MIN_VALUES = 2
+
 
 async def main(options: argparse.Namespace) -> None:
     """Send requests at random times, whatever the server does; print figures of all."""
@@ -20,14 +22,17 @@ async def main(options: argparse.Namespace) -> None:
         for number in range(options.requests):
             tasks.append(asyncio.create_task(times(client, options, number)))
             await asyncio.sleep(draw.expovariate(options.rate))
-        all_times = await asyncio.gather(*tasks)
+        all_times = [own for own in await asyncio.gather(*tasks) if len(own) > 1]
     seconds = time.perf_counter() - start
     first = [own[1] - own[0] for own in all_times]
     gaps = [b - a for own in all_times for a, b in itertools.pairwise(own[1:])]
     print(f"{len(all_times)} requests, {len(all_times) / seconds:.1f} a second")
     print(f"{'ms':<28}{'p50':>8}{'p99':>8}")
     for name, values in (("time to the first token", first), ("between two events", gaps)):
-        parts = statistics.quantiles(values, n=100)
+        if len(values) < MIN_VALUES:
+            print(f"{name:<28} (too few)")
+            continue
+        parts = statistics.quantiles(values, n=100, method="inclusive")
         print(f"{name:<28}{1e3 * parts[49]:>8.1f}{1e3 * parts[98]:>8.1f}")
 
 

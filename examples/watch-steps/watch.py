@@ -4,6 +4,7 @@ Run `python watch.py [ADDRESS] [--steps N]`.
 """
 
 import argparse
+import contextlib
 import itertools
 import string
 
@@ -40,4 +41,5 @@ if __name__ == "__main__":
     parser.add_argument("address", nargs="?", default="127.0.0.1:50051")
     parser.add_argument("--steps", type=int)
     options = parser.parse_args()
-    main(options.address, options.steps)
+    with contextlib.suppress(KeyboardInterrupt):
+        main(options.address, options.steps)

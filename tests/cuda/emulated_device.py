@@ -145,7 +145,9 @@ class EmulatedRecorder:
 class EmulatedEngine(Engine):
     """An engine on an emulated GPU."""
 
-    def __init__(self, model: str | Path, **settings: object) -> None:
-        self.accelerator = EmulatedDevice()
+    def __init__(
+        self, model: str | Path, accelerator: EmulatedDevice | None = None, **settings: object
+    ) -> None:
+        self.accelerator = accelerator or EmulatedDevice()
         loader = partial(load_model, accelerator=self.accelerator)
         super().__init__(model, loader=loader, **settings)

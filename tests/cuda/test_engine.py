@@ -10,7 +10,7 @@ from chairlift.api.types import FinishReason, Output, Request, Sampling, Stoppin
 from chairlift.engine.engine import Engine
 from chairlift.engine.runner.recordings import decode_sizes, step_sizes
 
-from tests.cuda.emulated_device import EmulatedEngine
+from tests.cuda.emulated_device import EmulatedDevice, EmulatedEngine, EmulatedRecorder
 from tests.cuda.gpu_device import needs_emulation
 from tests.cuda.small_models import NUM_TOKENS, assert_likely, make, prompts, requests
 from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
@@ -106,6 +106,34 @@ def test_chunks_beside_decodes_are_replayed(llama):
     assert len(steps) < engine.accelerator.num_replays <= 2 * len(steps)
 
 
+class CapturingDevice(EmulatedDevice):
+    """Runs what it records once, over padding, as a GPU does."""
+
+    def recorder(self):
+        recorder, capture = super().recorder(), EmulatedRecorder.capture
+
+        def captured(launches):
+            launches()
+            return capture(recorder, launches)
+
+        recorder.capture = captured
+        return recorder
+
+
+@needs_emulation
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_what_runs_while_it_is_recorded_changes_no_answer(model):
+    folder, reference = model
+    device = CapturingDevice()
+    settings = {"max_num_seqs": 4, "max_num_batched_tokens": 40, "kv_cache_memory": 1 << 24}
+    engine = EmulatedEngine(folder, device, max_model_len=400, **settings)
+    assert device.num_launches > 0
+    assert engine.runner.kv_cache.count_nonzero() == 0, "nothing is written"
+    asked = prompts(9, 60, 12)
+    for prompt, events in zip(asked, run(engine, requests(asked)), strict=True):
+        assert_likely(reference, prompt, token_ids(events))
+
+
 def test_the_launches_of_a_batch_serve_all_smaller_ones():
     assert decode_sizes(4) == [1, 2, 4]
     assert decode_sizes(20) == [1, 2, 4, 8, 16, 20]
@@ -160,6 +188,7 @@ def test_a_stop_and_a_cancel_leave_nothing_behind(llama):
     assert_empty(engine)
 
 
+@needs_emulation
 def test_the_guilty_fail_alone(llama):
     folder, reference = llama
     asked = prompts(9, 30, 14)

@@ -18,6 +18,7 @@ def prefill(run: Launch, batch: PagedBatch, tile_rows: int = 64, fewer_bytes: in
         for head in range(batch.num_kv_heads)
         for first in range(0, count * batch.group, tile_rows)
     ][::-1]
+    tiles.append([-1, batch.num_kv_heads, -1])  # padding
     query = guarded(torch.cat(batch.query))
     out = guarded(torch.full_like(query, torch.nan))
     int32 = {"dtype": torch.int32}

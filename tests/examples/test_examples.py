@@ -39,8 +39,14 @@ def test_a_chat_prints_what_its_page_shows(server, run, monkeypatch):
     assert printed == f"{expected}> \n"
 
 
+def num_cancelled(server):
+    with connect(server.address) as client:
+        reasons = [each for tenant in client.load().tenants for each in tenant.reasons]
+    return sum(each.count for each in reasons if each.reason == "cancelled")
+
+
 def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(server):
-    pipe = subprocess.PIPE
+    pipe, before = subprocess.PIPE, num_cancelled(server)
     command = program("chat-terminal/chat.py", server.address)
     with Python(*command, stdin=pipe, stdout=pipe, text=True, env=environment()) as chat:
         chat.stdin.write("Count from 1 to 20.\n")
@@ -52,9 +58,7 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(server):
         chat.stdin.close()
         printed = chat.stdout.read()
     assert printed == "> Bees make honey.\n> \n"
-    with connect(server.address) as client:
-        (tenant,) = client.load().tenants
-    assert [reason.count for reason in tenant.reasons if reason.reason == "cancelled"] == [1]
+    assert num_cancelled(server) == before + 1
 
 
 def test_watching_shows_a_row_for_each_request_and_no_idle_row_while_one_waits(server):
@@ -122,7 +126,7 @@ def test_a_load_from_outside_has_figures_of_all_its_requests(server, run):
         r"^(time to the first token|between two events) +([\d.]+) +([\d.]+)$", printed, re.MULTILINE
     )
     assert [name for name, *_ in figures] == ["time to the first token", "between two events"]
-    assert all(0 < float(middle) <= float(high) for _, middle, high in figures)
+    assert all(0 <= float(middle) <= float(high) for _, middle, high in figures)
 
 
 def test_a_flood_of_one_tenant_does_not_delay_another(run, tmp_path):

@@ -23,7 +23,14 @@ from chairlift.attention.metadata import AttentionMetadata, AttentionWork
 from chairlift.core.plan import PlanView
 from chairlift.engine.runner.device_draws import DeviceSampler, Pending
 from chairlift.engine.runner.model_runner import ModelRunner
-from chairlift.engine.runner.recordings import Captured, Recordings, StepSizes, WorkSizes, pad
+from chairlift.engine.runner.recordings import (
+    Captured,
+    Recordings,
+    StepSizes,
+    WorkSizes,
+    pad,
+    pad_tiles,
+)
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.engine.runner.staging import Inputs, Staging
 from chairlift.engine.runner.step_inputs import SamplingInputs, StateMoves, StepInputs
@@ -208,6 +215,8 @@ class DeviceRunner(ModelRunner):
         sampling = self._fill_draws(host, inputs, probe)
         pad(host, sizes, padded, recordings.num_draws(num_samples))
         work = self._cut(host, num_rows, recordings.tile_rows(padded.num_tokens))
+        if not padded.is_decodes:
+            pad_tiles(host, work)
         self._staging.upload(turn, host.end_of_splits(work.num_splits))
         forward = recordings.forward(padded, work) or partial(self._compute, sizes, work)
         forward()
@@ -258,8 +267,6 @@ class DeviceRunner(ModelRunner):
                 window=window or 0,
             )
             host.num_splits[group] = num_splits
-            # Blocks of a recorded launch that have no tile find that here.
-            host.tiles[group, num_tiles:, 0] = -1
             for part, count in zip(counts, (num_splits, split_rows, num_tiles), strict=True):
                 part.append(count)
         return WorkSizes(*counts, tile_rows)

@@ -4,7 +4,8 @@ A thread takes longer to start a kernel than a GPU takes for most of them. So a 
 size for which there is a recording:
 
     a batch of decodes      rows, tokens and samples to one of `decode_sizes`
-    any other step          tokens to one of `step_sizes`; rows and samples to as many, at most all
+    any other step          tokens to one of `step_sizes`; rows to as many, at most all; samples to
+                            `FEW_SAMPLES` or to as many as rows
 
 Rows of the padding have no tokens, its tokens no slot of the cache, its samples and tiles no row.
 """
@@ -28,6 +29,9 @@ MAX_RECORDED_TOKENS: Final = 2048
 """A larger step is not recorded: it takes a GPU longer than its launches take a thread."""
 MAX_RECORDED_ROWS: Final = 512
 """A larger batch of decodes is not recorded."""
+
+FEW_SAMPLES: Final = 32
+"""The last layer and the head compute for samples alone: many steps have few."""
 
 _MANY_TILES: Final = 1024
 """Four waves of two for each processor of a large GPU: a last wave that is not full costs little
@@ -94,7 +98,12 @@ class Recordings:
             draw: Launches so many draws that ask for nothing more than the tables have.
             on_capture: Called after each size.
         """
-        steps = [self._padded_step(size) for size in step_sizes(self._max_num_tokens)]
+        steps = [
+            StepSizes(num_rows, size, num_samples, is_decodes=False)
+            for size in step_sizes(self._max_num_tokens)
+            for num_rows in (min(size, self._max_num_seqs),)
+            for num_samples in sorted({min(num_rows, FEW_SAMPLES), num_rows})
+        ]
         batches = decode_sizes(self._max_num_seqs)
         decodes = [StepSizes(size, size, size, is_decodes=True) for size in batches]
         passes = {}
@@ -153,10 +162,6 @@ class Recordings:
         is_possible = all(large in tile_rows(shape.head_dim) for shape in self._groups)
         return large if has_many >= _MANY_TILES and is_possible else small
 
-    def _padded_step(self, num_tokens: int) -> StepSizes:
-        num_rows = min(num_tokens, self._max_num_seqs)
-        return StepSizes(num_rows, num_tokens, num_rows, is_decodes=False)
-
     def _max_work(self, sizes: StepSizes) -> WorkSizes:
         """Return the work that the launches of these sizes are made for."""
         packed = [shape.queries_per_kv_head for shape in self._groups]
@@ -206,6 +211,12 @@ def pad(host: Inputs, sizes: StepSizes, padded: StepSizes, num_draws: int) -> No
         part[samples] = 0
     for part in (host.seed, host.index, host.position):
         part[samples] = 0
+
+
+def pad_tiles(host: Inputs, work: WorkSizes) -> None:
+    """Write behind the tiles of each KV group that there are no more: a launch may be for more."""
+    for group, num_tiles in enumerate(work.num_tiles):
+        host.tiles[group, num_tiles:, 0] = -1
 
 
 def decode_sizes(max_num_seqs: int) -> list[int]:

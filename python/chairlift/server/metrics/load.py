@@ -56,7 +56,7 @@ class LoadCollector(Collector):
             ("requests_running", "Requests in the batch.", load.num_running),
             (
                 "requests_suspended",
-                "Waiting and running ones that are paused, without credit, or not read by a client.",
+                "Waiting and running ones that are paused, without credit, or not read.",
                 load.num_waiting_suspended + load.num_running_suspended,
             ),
             ("rows_held", "Rows in use or reserved until a batch ends.", load.num_rows_held),
