@@ -25,6 +25,17 @@ from benchmarks.peers.workload import KINDS, write_workload
 
 QUANTIZED = ("int8", "int4")
 WITH_QUANTIZED = ["openvino", "llamacpp"]
+DEFAULTS = {
+    "model": None,
+    "shape": "llama",
+    "gguf": None,
+    "workload": None,
+    "kind": "chat",
+    "kv_cache_dtype": "auto",
+    "served": False,
+    "cpu": None,
+}
+"""What a table without a name was measured with, beside its dtype."""
 HERE = Path(__file__).parent
 HOME = HERE.parents[1] / ".tools" / "peers"
 TITLES = {
@@ -38,6 +49,7 @@ TITLES = {
 def main() -> None:
     """Run the comparison that the command line selects."""
     options = read_options()
+    page = page_of(options)
     HOME.mkdir(parents=True, exist_ok=True)
     pythons = install_all(options.peers)
     if options.install_only:
@@ -65,15 +77,36 @@ def main() -> None:
     if options.dtype in QUANTIZED and not options.gguf:
         note = quality_note(options.dtype, ["llamacpp"] if options.cpu else WITH_QUANTIZED)
     print("\n\n".join(part for part in (head, table(comparisons), note) if part))
-    if options.into:
-        name = f"bench-peers {options.section or options.dtype}"
-        page = page_with_marks(options.into, name)
+    if page is not None:
+        name = mark_of(options)
         document = put_between_marks(
             page.read_text(encoding="utf-8"),
             name,
             lambda before: with_kept_rows(before, head, comparisons, note),
         )
         page.write_text(document, encoding="utf-8")
+
+
+def mark_of(options: argparse.Namespace) -> str:
+    """Return the mark of the table that keeps what is measured."""
+    return f"bench-peers {options.section or options.dtype}"
+
+
+def page_of(options: argparse.Namespace) -> Path | None:
+    """Return the page that keeps what is measured, before it is: None if none does.
+
+    A table without a name is that of the default work and model.
+    """
+    if options.into is None:
+        return None
+    changed = [name for name, value in DEFAULTS.items() if getattr(options, name) != value]
+    if changed and options.section is None:
+        say(f"no page keeps this run: --section names the table of another {', '.join(changed)}")
+        return None
+    try:
+        return page_with_marks(options.into, mark_of(options))
+    except ValueError as error:
+        sys.exit(f"--section: {error}")
 
 
 def quality_note(dtype: str, peers: list[str]) -> str:
@@ -99,18 +132,24 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-peers", description=__doc__)
     parser.add_argument("peers", nargs="*", help=f"of {', '.join(TITLES)}")
     parser.add_argument("--model", type=Path, help="folder; default: random weights of --shape")
-    parser.add_argument("--shape", choices=SHAPES, default="llama", help="of random weights")
+    parser.add_argument(
+        "--shape", choices=SHAPES, default=DEFAULTS["shape"], help="of random weights"
+    )
     parser.add_argument(
         "--gguf",
         help="a file that both sides read, or the format that llama.cpp makes of the model",
     )
     parser.add_argument("--workload", type=Path, help="as of `chairlift bench offline`")
-    parser.add_argument("--kind", choices=KINDS, default="chat", help="of the made workload")
+    parser.add_argument(
+        "--kind", choices=KINDS, default=DEFAULTS["kind"], help="of the made workload"
+    )
     parser.add_argument("--requests", type=int, default=48, help="of the made workload")
     dtypes = ("float32", "bfloat16", *QUANTIZED)
     parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of the weights")
     kinds = [kind.value for kind in KvCacheDtype]
-    parser.add_argument("--kv-cache-dtype", choices=kinds, default="auto", help="of Chairlift")
+    parser.add_argument(
+        "--kv-cache-dtype", choices=kinds, default=DEFAULTS["kv_cache_dtype"], help="of Chairlift"
+    )
     parser.add_argument("--served", action="store_true", help="Chairlift over gRPC, not offline")
     parser.add_argument("--cpu", choices=["avx2"], help="instructions that all are held to")
     parser.add_argument("--rows", type=int, default=32, help="requests that run at once")

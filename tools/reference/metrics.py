@@ -25,7 +25,8 @@ _LEAD: Final = """
 _VLLM: Final = """
 ## By vLLM's names
 
-Endpoint pickers of inference gateways expect these; they have the same values as those above.
+Endpoint pickers of inference gateways expect these. `vllm:cache_config_info` and
+`vllm:lora_requests_info` are theirs alone; the others have values of the metrics above.
 """
 _INNER: Final = frozenset(("le", "quantile"))
 """Labels that belong to the type."""

@@ -1,4 +1,4 @@
-"""The Prometheus metrics of a server; docs/operations.md lists them."""
+"""The Prometheus metrics of a server; docs/reference/metrics.md lists them."""
 
 from chairlift.server.metrics.activity import TenantFigures
 from chairlift.server.metrics.deliveries import FIRST_TOKEN_S, TOKEN_S, Deliveries

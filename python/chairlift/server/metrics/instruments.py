@@ -91,7 +91,7 @@ class Metrics:
         )
         self._calls_failed = self._counter(
             "calls_failed",
-            "Calls that ended with an error, by its reason.",
+            "Calls that ended with an error, by its reason, such as UNAUTHENTICATED.",
             "reason",
         )
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of queued prompts.", "tenant")
@@ -101,7 +101,7 @@ class Metrics:
         self._restarts = self._counter("engine_restarts", "Restarts of a lost engine in place.")
         step_parts = self._counter(
             "step_part_seconds",
-            "Time of the engine's steps by part; the parts add up to the whole.",
+            "Time of the engine's steps: schedule, inputs, forward, sample, update; they add up.",
             "part",
         )
         self._step_parts = [step_parts.labels(part) for part in STEP_PARTS]
@@ -116,14 +116,18 @@ class Metrics:
         )
         self._queue = self._histogram(
             "request_queue_seconds",
-            "Time from queueing to the first step of a request.",
+            "Time from queueing to its first step, unless its client disconnected.",
             _REQUEST_S,
         )
         self._prefill = self._histogram(
-            "request_prefill_seconds", "Time from its first step to its first token.", _REQUEST_S
+            "request_prefill_seconds",
+            "Time from its first step to its first token, unless its client disconnected.",
+            _REQUEST_S,
         )
         self._decode = self._histogram(
-            "request_decode_seconds", "Time from its first token to its end.", _REQUEST_S
+            "request_decode_seconds",
+            "Time from its first token to its end, unless its client disconnected.",
+            _REQUEST_S,
         )
         self._step = self._histogram("step_seconds", "Duration of an engine step.", _STEP_S)
         self._delivery_wait = self._histogram(

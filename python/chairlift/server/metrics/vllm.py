@@ -100,7 +100,7 @@ class VllmCollector(Collector):
         # vLLM's value is the time: of several series the picker takes the latest.
         info = GaugeMetricFamily(
             "vllm:lora_requests_info",
-            "The time, with the adapters of requests: loaded at most, running, waiting.",
+            "The time, with the adapters of requests that have a token, and that have none yet.",
             labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
         )
         names = [",".join(adapters.running), ",".join(adapters.waiting)]
