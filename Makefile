@@ -283,7 +283,7 @@ pytest: setup ## Tests of the Python package
 	@# A worker that faulthandler ends amid a test begins that test's file anew: once, not for ever.
 	@# In CI a test that fails runs once more. The summary names it as RERUN: a test that passes only
 	@# then is a defect, of the test or of the code, but does not hold back other changes.
-	@$(BIN)/python -m pytest -rsfER -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder --max-worker-restart 1 \
+	@$(BIN)/python -m pytest -rsfER -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder --max-worker-restart 1 \
 		$(if $(CI),--reruns 1 --rerun-show-tracebacks)
 
 # --- proto ------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ TOO_LONG = "a" * (4 * 2**20)
 
 FULL = ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED")
 """The texts of a tenant that wait are bounded."""
+LATE = ("DEADLINE_EXCEEDED", "QUEUE_TIMEOUT")
+"""They wait no longer than any other request: a busy machine does not come to all of them."""
 REFUSED = ("INVALID_ARGUMENT", "PROMPT_TOO_LONG")
 
 
@@ -56,7 +58,7 @@ async def refused(channel, *, truncated):
     command = start("long", prompt=LONG, **fields)
     message = pb.GenerateOneRequest(start=command.start).SerializeToString()
     status = await end_of(channel.unary_stream(GENERATE_ONE)(message))
-    assert status == REFUSED or (truncated and status == FULL), status
+    assert status == REFUSED or (truncated and status in {FULL, LATE}), status
 
 
 async def too_large(channel):
