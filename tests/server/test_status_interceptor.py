@@ -48,15 +48,18 @@ FAULTS = {
 
 
 @asynccontextmanager
-async def guarded(tmp_path, fault):
-    """A server whose four kinds of methods all end in the fault."""
+async def guarded(tmp_path, fault, on_end=lambda: None):
+    """A server whose four kinds of methods all end in the fault; streams say when they end."""
 
     async def unary(request, context):
         await fault()
 
     async def stream(request, context):
-        await context.write(b"one")
-        await fault()
+        try:
+            await context.write(b"one")
+            await fault()
+        finally:
+            on_end()
 
     async def generator(request, context):
         yield b"one"
@@ -125,14 +128,8 @@ async def test_every_fault_of_every_kind_of_method_is_internal(tmp_path, fault):
 
 async def test_a_client_that_cancels_ends_the_handler(tmp_path):
     ended = asyncio.Event()
-
-    async def wait():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    async with guarded(tmp_path, wait) as channel:
+    # The client may have the message before the handler's write returns, and cancel it there.
+    async with guarded(tmp_path, asyncio.Event().wait, ended.set) as channel:
         call = channel.unary_stream("/test/UnaryStream")(b"")
         assert await call.read() == b"one"
         call.cancel()
