@@ -31,6 +31,7 @@ DEFAULTS = {
     "gguf": None,
     "workload": None,
     "kind": "chat",
+    "rows": 32,
     "kv_cache_dtype": "auto",
     "served": False,
     "cpu": None,
@@ -152,7 +153,9 @@ def read_options() -> argparse.Namespace:
     )
     parser.add_argument("--served", action="store_true", help="Chairlift over gRPC, not offline")
     parser.add_argument("--cpu", choices=["avx2"], help="instructions that all are held to")
-    parser.add_argument("--rows", type=int, default=32, help="requests that run at once")
+    parser.add_argument(
+        "--rows", type=int, default=DEFAULTS["rows"], help="requests that run at once"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--into", type=Path, help="folder of the page that keeps the table")
     parser.add_argument("--section", help="of that page; default: the dtype")

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.peers.__main__ import page_of, read_options
 from benchmarks.peers.comparison import (
     Comparison,
     compare,
@@ -161,3 +163,32 @@ def test_a_peer_without_such_weights_is_named() -> None:
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "transformers: not measured with int8 weights" in done.stderr
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path | None]:
+    """Return the page that keeps a run with these words, of a folder with two tables."""
+    names = ("bfloat16", "documents")
+    marks = "".join(f"<!-- bench-peers {name} -->\n<!-- end -->\n" for name in names)
+    (tmp_path / "tables.md").write_text(marks, encoding="utf-8")
+
+    def found(*words: str) -> Path | None:
+        monkeypatch.setattr(sys, "argv", ["peers", *words, "--into", str(tmp_path)])
+        return page_of(read_options())
+
+    return found
+
+
+def test_a_table_without_a_name_keeps_no_other_work(page: Callable[..., Path | None]) -> None:
+    assert page() is not None
+    assert page("--requests", "16") is not None, "fewer requests of the same kind"
+    for words in (("--kind", "documents"), ("--rows", "1"), ("--cpu", "avx2"), ("--served",)):
+        assert page(*words) is None
+        assert page(*words, "--section", "documents") is not None
+
+
+def test_a_table_that_no_page_has_is_named_before_anything_runs(
+    page: Callable[..., Path | None],
+) -> None:
+    with pytest.raises(SystemExit, match=r"--section: no page of .* has marks for bench-peers new"):
+        page("--section", "new")
