@@ -23,7 +23,7 @@ from chairlift.kernels.cuda.sources import tile_rows
 from chairlift.model.specs.model_spec import LayerShape
 
 Captured = Callable[[int, int], None]
-"""Called with the number of recordings that are made, and their total."""
+"""Called with the number of sizes that are recorded, and their total."""
 
 MAX_RECORDED_TOKENS: Final = 2048
 """A larger step is not recorded: it takes a GPU longer than its launches take a thread."""
@@ -99,10 +99,7 @@ class Recordings:
             on_capture: Called after each size.
         """
         steps = [
-            StepSizes(num_rows, size, num_samples, is_decodes=False)
-            for size in step_sizes(self._max_num_tokens)
-            for num_rows in (min(size, self._max_num_seqs),)
-            for num_samples in sorted({min(num_rows, FEW_SAMPLES), num_rows})
+            sizes for size in step_sizes(self._max_num_tokens) for sizes in self._padded_steps(size)
         ]
         batches = decode_sizes(self._max_num_seqs)
         decodes = [StepSizes(size, size, size, is_decodes=True) for size in batches]
@@ -133,11 +130,10 @@ class Recordings:
         limits, replay = self._passes.get(padded, (None, None))
         if limits is None:
             return None
-        groups = range(len(self._groups))
-        fits = all(
-            work.num_tiles[group] <= limits.num_tiles[group]
-            and work.split_rows[group] <= ops.decode_tile_rows(limits.split_rows[group])
-            for group in groups
+        tiles = zip(work.num_tiles, limits.num_tiles, strict=True)
+        splits = zip(work.split_rows, limits.split_rows, strict=True)
+        fits = all(count <= limit for count, limit in tiles) and all(
+            rows <= ops.decode_tile_rows(limit) for rows, limit in splits
         )
         return replay if fits else None
 
@@ -161,6 +157,12 @@ class Recordings:
         has_many = num_tokens * max(shape.num_heads for shape in self._groups) // large
         is_possible = all(large in tile_rows(shape.head_dim) for shape in self._groups)
         return large if has_many >= _MANY_TILES and is_possible else small
+
+    def _padded_steps(self, num_tokens: int) -> list[StepSizes]:
+        """Return the recordings of steps with so many tokens, that with fewer samples first."""
+        num_rows = min(num_tokens, self._max_num_seqs)
+        counts = sorted({min(num_rows, FEW_SAMPLES), num_rows})
+        return [StepSizes(num_rows, num_tokens, count, is_decodes=False) for count in counts]
 
     def _max_work(self, sizes: StepSizes) -> WorkSizes:
         """Return the work that the launches of these sizes are made for."""
