@@ -80,7 +80,12 @@ impl KvCache {
         Self {
             pool: BlockPool::new(config.num_blocks),
             map: BlockMap::new(config.num_blocks),
-            prefix_cache: PrefixCache::new(config.hash_key, num_groups, config.num_blocks),
+            prefix_cache: PrefixCache::new(
+                config.hash_key,
+                num_groups,
+                config.num_blocks,
+                config.block_size,
+            ),
             log: None,
             block_size: config.block_size,
             groups: groups.collect(),

@@ -7,8 +7,9 @@ use crate::gaps::Gaps;
 /// A time that has not come.
 pub const NEVER: Nanos = Nanos::MAX;
 
-/// How far one request has come.
+/// How far one request has come, in one cache line: each token of each request touches it.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub struct Progress {
     pub first_token: Nanos,
     pub last_token: Nanos,
@@ -36,6 +37,8 @@ impl Progress {
         replica: 0,
     };
 }
+
+const _: () = assert!(size_of::<Progress>() == 64);
 
 /// Why a request has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,8 @@ pub(crate) enum Command {
 /// What a row has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
-    slot: u32,
+    /// Its request.
+    index: u32,
     num_computed: usize,
 }
 
@@ -233,11 +234,12 @@ impl Engine {
         let plan = PlanView::parse(&self.buffer[..length]).expect("invariant: a plan of the core");
         for &[row, slot, _, start, _] in plan.assigned {
             self.rows[row as usize] = Row {
-                slot: slot as u32,
+                index: self.in_slot[slot as usize],
                 num_computed: start as usize,
             };
         }
         self.sampled.clear();
+        self.tokens.clear();
         let (mut num_context, mut end) = (0, 0);
         let mut samples = plan.sample_rows.iter().peekable();
         for (&row, &count) in plan.rows.iter().zip(plan.num_tokens) {
@@ -246,18 +248,13 @@ impl Engine {
             num_context += row.num_computed;
             end += count;
             if samples.next_if_eq(&&(end - 1)).is_some() {
-                self.sampled.push(self.in_slot[row.slot as usize]);
+                self.sampled.push(row.index);
+                let token = context.work.token(row.index as usize, row.num_computed);
+                self.tokens.push(token);
             }
         }
         let (num_rows, num_tokens) = (plan.rows.len(), plan.input_ids.len());
         let end = now + context.step_time.duration(num_tokens, num_context);
-        self.tokens.clear();
-        for &index in &self.sampled {
-            let num_output = context.outcomes.progress[index as usize].num_output;
-            let position = context.work.requests[index as usize].num_prompt + num_output;
-            self.tokens
-                .push(context.work.token(index as usize, position));
-        }
         let updated = self.scheduler.update(end, step, &self.tokens);
         updated.expect("invariant: the step in flight, and a token for each of its rows");
         for &index in &self.sampled {

@@ -49,6 +49,9 @@ pub struct Work {
 impl Work {
     /// The token of a request at a position of its prompt and answer; outside of named blocks it is the request's number.
     pub fn token(&self, index: usize, position: usize) -> i32 {
+        if self.names.is_empty() {
+            return index as i32;
+        }
         let place = self.requests[index].names.start + position / self.tokens_per_name;
         if place < self.requests[index].names.end {
             self.named_token(place, position % self.tokens_per_name)

@@ -13,10 +13,9 @@
 //! - A hit compares parent and tokens too: a collision costs a miss, never a wrong answer.
 //! - The cache owns nothing. A published block may be free: it is found until the pool gives it out again.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    hash::{BuildHasherDefault, Hasher},
-};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use hashbrown::{HashTable, hash_table::Entry};
 
 use crate::{
     error::{Violation, ensure},
@@ -24,7 +23,7 @@ use crate::{
 };
 
 /// Names a full block and, through its parents, everything before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlockHash([u8; 32]);
 
 impl BlockHash {
@@ -38,17 +37,22 @@ impl BlockHash {
     pub(super) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
+
+    /// A keyed hash is already uniform: its first bytes are its place in a table.
+    fn first(&self) -> u64 {
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.0[..8]);
+        u64::from_le_bytes(first)
+    }
 }
 
 impl std::hash::Hash for BlockHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let mut first = [0; 8];
-        first.copy_from_slice(&self.0[..8]);
-        state.write_u64(u64::from_le_bytes(first));
+        state.write_u64(self.first());
     }
 }
 
-/// A keyed hash is already uniform; hashing it again would gain nothing.
+/// Takes the first bytes of a name as they are; hashing them again would gain nothing.
 #[derive(Default)]
 pub(super) struct Uniform(u64);
 
@@ -87,33 +91,52 @@ pub struct Namespace {
     pub adapter: Adapter,
 }
 
-#[derive(Clone, Debug)]
-struct Published {
-    group: usize,
+/// What a block is named by, in one cache line.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Names {
     hash: BlockHash,
     parent: BlockHash,
-    tokens: Box<[i32]>,
 }
 
+/// The KV group of a block that cannot be found.
+const UNPUBLISHED: u16 = u16::MAX;
+
 /// The published blocks of every KV group.
+///
+/// What is known of a block lies at its number, and the tables hold numbers alone: publishing and forgetting a block
+/// allocate nothing, and touch few cache lines of a pool that no cache holds.
 #[derive(Clone, Debug)]
 pub(crate) struct PrefixCache {
     key: [u8; 32],
-    by_hash: Vec<HashMap<BlockHash, BlockId, ByHash>>,
-    by_block: Vec<Option<Published>>,
+    block_size: usize,
+    /// By group: the blocks, placed by their names.
+    by_hash: Vec<HashTable<BlockId>>,
+    /// By block: the group in which it can be found.
+    groups: Vec<u16>,
+    names: Vec<Names>,
+    /// `[num_blocks, block_size]`
+    tokens: Vec<i32>,
     num_published: usize,
 }
 
 impl PrefixCache {
     /// An empty cache over a pool of `num_blocks` blocks.
-    pub(crate) fn new(key: [u8; 32], num_groups: usize, num_blocks: usize) -> Self {
+    pub(crate) fn new(
+        key: [u8; 32],
+        num_groups: usize,
+        num_blocks: usize,
+        block_size: usize,
+    ) -> Self {
         // All that it may hold, if groups share the pool alike: growth would hold a step up.
         let capacity = num_blocks.div_ceil(num_groups);
-        let map = |_| HashMap::with_capacity_and_hasher(capacity, ByHash::default());
         Self {
             key,
-            by_hash: (0..num_groups).map(map).collect(),
-            by_block: vec![None; num_blocks],
+            block_size,
+            by_hash: vec![HashTable::with_capacity(capacity); num_groups],
+            groups: vec![UNPUBLISHED; num_blocks],
+            names: vec![Names::default(); num_blocks],
+            tokens: vec![0; num_blocks * block_size],
             num_published: 0,
         }
     }
@@ -145,9 +168,14 @@ impl PrefixCache {
         parent: BlockHash,
         tokens: &[i32],
     ) -> Option<BlockId> {
-        let block = *self.by_hash[group].get(&hash)?;
-        let published = self.by_block[block as usize].as_ref()?;
-        (published.parent == parent && *published.tokens == *tokens).then_some(block)
+        let block = self.find(group, &hash)?;
+        let is_equal = self.names[block as usize].parent == parent && self.tokens(block) == tokens;
+        is_equal.then_some(block)
+    }
+
+    fn find(&self, group: usize, hash: &BlockHash) -> Option<BlockId> {
+        let has_name = |&block: &BlockId| self.names[block as usize].hash == *hash;
+        self.by_hash[group].find(hash.first(), has_name).copied()
     }
 
     /// Makes a block known; false if it is already, or an equal one, which stays the known one.
@@ -162,42 +190,57 @@ impl PrefixCache {
         if self.is_published(block) {
             return false;
         }
-        let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {
+        let names = &self.names;
+        let entry = self.by_hash[group].entry(
+            hash.first(),
+            |&other| names[other as usize].hash == hash,
+            |&other| names[other as usize].hash.first(),
+        );
+        let Entry::Vacant(entry) = entry else {
             return false;
         };
         entry.insert(block);
-        self.by_block[block as usize] = Some(Published {
-            group,
-            hash,
-            parent,
-            tokens: tokens.into(),
-        });
+        let place = block as usize;
+        self.groups[place] = group as u16;
+        self.names[place] = Names { hash, parent };
+        self.tokens[place * self.block_size..(place + 1) * self.block_size].copy_from_slice(tokens);
         self.num_published += 1;
         true
     }
 
     /// The tokens of a block that can be found; none of another.
     pub(super) fn tokens(&self, block: BlockId) -> &[i32] {
-        let published = self.by_block[block as usize].as_ref();
-        published.map_or(&[], |published| &published.tokens)
+        let place = block as usize;
+        if self.is_published(block) {
+            &self.tokens[place * self.block_size..(place + 1) * self.block_size]
+        } else {
+            &[]
+        }
     }
 
     /// Whether the block can be found.
     pub(crate) fn is_published(&self, block: BlockId) -> bool {
-        self.by_block[block as usize].is_some()
+        self.groups[block as usize] != UNPUBLISHED
     }
 
     /// Forgets a block that is about to be overwritten. Some: no group has a block of this name any more.
     pub(crate) fn evict(&mut self, block: BlockId) -> Option<BlockHash> {
-        let published = self.by_block[block as usize].take()?;
-        self.by_hash[published.group].remove(&published.hash);
+        if !self.is_published(block) {
+            return None;
+        }
+        let group = std::mem::replace(&mut self.groups[block as usize], UNPUBLISHED);
+        let hash = self.names[block as usize].hash;
+        let entry = self.by_hash[group as usize].find_entry(hash.first(), |&other| other == block);
+        entry
+            .expect("invariant: a published block is found")
+            .remove();
         self.num_published -= 1;
-        (!self.has_name(&published.hash)).then_some(published.hash)
+        (!self.has_name(&hash)).then_some(hash)
     }
 
     /// A group has a block of this name.
     pub(crate) fn has_name(&self, hash: &BlockHash) -> bool {
-        self.by_hash.iter().any(|blocks| blocks.contains_key(hash))
+        (0..self.by_hash.len()).any(|group| self.find(group, hash).is_some())
     }
 
     /// Blocks that can be found.
@@ -211,17 +254,18 @@ impl PrefixCache {
     /// Names the first block that does not.
     pub(crate) fn check_invariants(&self) -> Result<(), Violation> {
         let mut count = 0;
-        for (block, published) in self.by_block.iter().enumerate() {
-            let Some(published) = published else { continue };
+        for (block, &group) in self.groups.iter().enumerate() {
+            if group == UNPUBLISHED {
+                continue;
+            }
             count += 1;
-            let mapped = self.by_hash[published.group].get(&published.hash);
+            let Names { hash, parent } = self.names[block];
             ensure!(
-                mapped == Some(&(block as BlockId)),
+                self.find(group.into(), &hash) == Some(block as BlockId),
                 "published block {block} is not found"
             );
-            let hash = published.parent.next(&published.tokens);
             ensure!(
-                hash == published.hash,
+                parent.next(self.tokens(block as BlockId)) == hash,
                 "published block {block} has another content's name"
             );
         }
@@ -230,7 +274,7 @@ impl PrefixCache {
             "{count} blocks are published, {} counted",
             self.num_published
         );
-        let mapped: usize = self.by_hash.iter().map(HashMap::len).sum();
+        let mapped: usize = self.by_hash.iter().map(HashTable::len).sum();
         ensure!(
             mapped == count,
             "{mapped} names for {count} published blocks"
@@ -248,7 +292,7 @@ mod tests {
     use super::*;
 
     fn cache() -> PrefixCache {
-        PrefixCache::new([7; 32], 1, 8)
+        PrefixCache::new([7; 32], 1, 8, 2)
     }
 
     fn namespace(tenant: &str, salt: &str) -> Namespace {
@@ -261,7 +305,7 @@ mod tests {
 
     #[test]
     fn each_load_of_each_adapter_has_a_root_of_its_own() {
-        let cache = PrefixCache::new([3; 32], 1, 10);
+        let cache = PrefixCache::new([3; 32], 1, 10, 2);
         let root = |slot, generation| {
             cache.root(&Namespace {
                 adapter: Adapter { slot, generation },
@@ -326,7 +370,7 @@ mod tests {
 
     #[test]
     fn names_depend_on_the_key() {
-        let other = PrefixCache::new([8; 32], 1, 8);
+        let other = PrefixCache::new([8; 32], 1, 8, 2);
         assert_ne!(
             cache().root(&Namespace::default()),
             other.root(&Namespace::default())
@@ -337,10 +381,10 @@ mod tests {
     fn the_first_of_two_equal_blocks_stays_the_known_one() {
         let mut cache = cache();
         let root = cache.root(&Namespace::default());
-        let hash = root.next(&[1]);
-        cache.publish(0, 5, hash, root, &[1]);
-        cache.publish(0, 6, hash, root, &[1]);
-        assert_eq!(cache.lookup(0, hash, root, &[1]), Some(5));
+        let hash = root.next(&[1, 2]);
+        cache.publish(0, 5, hash, root, &[1, 2]);
+        cache.publish(0, 6, hash, root, &[1, 2]);
+        assert_eq!(cache.lookup(0, hash, root, &[1, 2]), Some(5));
         assert!(!cache.is_published(6));
     }
 
@@ -351,7 +395,7 @@ mod tests {
         fn a_cache_finds_exactly_what_was_published_last(
             ops in prop::collection::vec((0..6_i32, 0..6_i32, 1..10_u32, any::<bool>()), 1..100),
         ) {
-            let mut cache = PrefixCache::new([3; 32], 1, 10);
+            let mut cache = PrefixCache::new([3; 32], 1, 10, 2);
             let root = cache.root(&Namespace::default());
             let mut model: BTreeMap<(i32, i32), u32> = BTreeMap::new();
             for (first, second, block, evict) in ops {

@@ -224,7 +224,7 @@ mod tests {
     use crate::kv_cache::{Namespace, prefix_cache::PrefixCache};
 
     fn hashes(count: i32) -> Vec<BlockHash> {
-        let root = PrefixCache::new([3; 32], 1, 2).root(&Namespace::default());
+        let root = PrefixCache::new([3; 32], 1, 2, 2).root(&Namespace::default());
         (0..count).map(|token| root.next(&[token])).collect()
     }
 

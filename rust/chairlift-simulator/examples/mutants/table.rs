@@ -66,8 +66,8 @@ mutants! { MUTANTS of "chairlift-core":
     evicted_block_keeps_its_name, "vllm#4761", "a block that is given out again is still found", "kv_cache.rs":
         "        self.forget(block);\n        self.map.hold(block, 1, tenant);\n" => "        self.map.hold(block, 1, tenant);\n";
     two_blocks_of_one_name, "PYSEC-2026-4198", "a later block takes over the name of an equal one", "kv_cache/prefix_cache.rs":
-        "let Entry::Vacant(entry) = self.by_hash[group].entry(hash) else {\n            return false;\n        };\n        entry.insert(block);" =>
-            "self.by_hash[group].insert(hash, block);";
+        "let Entry::Vacant(entry) = entry else {\n            return false;\n        };\n        entry.insert(block);" =>
+            "match entry { Entry::Vacant(entry) => { entry.insert(block); } Entry::Occupied(mut entry) => *entry.get_mut() = block }";
 
     // Deadlock, livelock, starvation.
     too_long_for_the_pool, "vllm#39734", "a prompt that the pool cannot hold is queued", "scheduler/add.rs":
@@ -115,16 +115,16 @@ mutants! { MUTANTS of "chairlift-core":
     names_collide, "Megatron-LM#4158", "a polynomial names blocks, and tokens are not compared", "kv_cache/prefix_cache.rs":
         "let bytes = bytemuck::cast_slice(tokens);" =>
         "let bytes = &[tokens.iter().fold(0, |sum: i32, token| sum.wrapping_mul(31).wrapping_add(*token)) as u8];",
-        "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "(published.parent == parent).then_some(block)";
+        "self.names[block as usize].parent == parent && self.tokens(block) == tokens" => "self.names[block as usize].parent == parent";
     name_only, "openvino.genai#3722", "short names, and nothing is compared on a hit", "kv_cache/prefix_cache.rs":
         "Self(*blake3::keyed_hash(&self.0, bytes).as_bytes())" =>
         "Self([blake3::keyed_hash(&self.0, bytes).as_bytes()[0]; 32])",
-        "(published.parent == parent && *published.tokens == *tokens).then_some(block)" => "Some(block)";
+        "self.names[block as usize].parent == parent && self.tokens(block) == tokens" => "true";
     constant_seed, "vllm#12621", "names of first blocks do not depend on the namespace", "kv_cache/prefix_cache.rs":
         "BlockHash(*hasher.finalize().as_bytes())" => "BlockHash([0; 32])";
     unrelated_prompt, "llama.cpp#27148", "a block is found whatever came before it", "kv_cache/prefix_cache.rs":
         "blake3::keyed_hash(&self.0, bytes)" => "blake3::keyed_hash(&[0; 32], bytes)",
-        "published.parent == parent && " => "";
+        "self.names[block as usize].parent == parent && " => "";
     hit_restarts_at_zero, "ssd#23", "a prompt with cached blocks starts at position 0", "scheduler/admit.rs":
         "plan.assign(row, slot, request.index, start, request.adapter);\n        request.table" => "plan.assign(row, slot, request.index, 0, request.adapter);\n        request.table";
     hit_without_blocks, "MinivLLM#98", "cached blocks are not in the runner's block table", "kv_cache/block_table.rs":
