@@ -24,7 +24,7 @@ NUM_SAMPLES = 40
 MAX_GROWTH = {
     # Share, and what a figure may grow by beside it.
     "server": (0.02, 4.0),
-    "heap": (0.1, 1.0),
+    "heap": (0.05, 0.3),
     "page": (0.1, 8.0),
     "nodes": (0.05, 50.0),
     "listeners": (0.0, 5.0),

@@ -24,13 +24,18 @@ STEPS: tuple[tuple[Sequence[Row], Sequence[int]], ...] = (
 )
 
 
-def add(builder: TimelineBuilder, rows: Sequence[Row], preempted: Sequence[int] = ()) -> None:
-    """Add a step of a millisecond; a pause of as much comes before it."""
+def add(
+    builder: TimelineBuilder,
+    rows: Sequence[Row],
+    preempted: Sequence[int] = (),
+    duration_ns: int = MS,
+) -> None:
+    """Add a step, of a millisecond by default; a pause of a millisecond comes before it."""
     columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     numbers, requests, work, num_tokens, accepted = columns
     step = builder.num_steps
     parts = (MS // 10, MS // 10, MS // 2, MS // 5, MS // 10)
-    times = StepTimes(2 * step * MS, MS, max(0, 3 - step), 2 * step, parts)
+    times = StepTimes(2 * step * MS, duration_ns, max(0, 3 - step), 2 * step, parts)
     builder.add_step(times, StepWork(numbers, requests, work, num_tokens, accepted), preempted)
 
 

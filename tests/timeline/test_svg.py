@@ -79,6 +79,13 @@ def test_lanes_show_what_is_known() -> None:
     assert "waiting" not in words_of(parsed(example(), lanes=[Lane.STEP]))
 
 
+@pytest.mark.parametrize(("step_ms", "words"), [(999, "max 999 ms"), (1250, "max 1.25 s")])
+def test_the_longest_step_is_named_without_an_exponent(step_ms: int, words: str) -> None:
+    builder = TimelineBuilder("continuous", num_rows=1)
+    add(builder, [(0, 1, PREFILL, 1, 0)], duration_ns=step_ms * 1_000_000)
+    assert words in words_of(parsed(builder.build()))
+
+
 def test_rows_beyond_the_figure_are_counted() -> None:
     words = words_of(parsed(busy(2, num_rows=70)))
     assert any("drawn: rows 0 to 63" in line for line in words)

@@ -68,7 +68,7 @@ interface Blocks {
 interface Column { gap: number; step: number; us: number; parts: number[]; tokens: number }
 /** Consecutive columns of a row, from column `at` on. */
 interface Span { row: number; at: number; n: number; no: number; work: number; tokens: number; accepted: number }
-interface Known { handle: string; id: string; row: number | null; reason: string; output: number }
+interface Known { handle: string; id: string; no: number; row: number | null; reason: string; output: number }
 
 /** An answer of the playground. */
 interface Answer {

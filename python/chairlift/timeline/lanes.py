@@ -114,7 +114,10 @@ def _values(timeline: Timeline, lane: Lane) -> Floats:
 def _words(lane: Lane, top: float) -> str:
     if lane is Lane.WAITING:
         return f"max {top:,.0f}"
-    return f"max {top:.3g} %" if lane is Lane.KV else f"max {top:.3g} ms"
+    if lane is Lane.KV:
+        return f"max {top:.3g} %"
+    # Three digits: 999.5 ms and more would be written with an exponent.
+    return f"max {top:.3g} ms" if top < 999.5 else f"max {top * 1e-3:.3g} s"
 
 
 def _highest_in_pixel(begin: Floats, values: Floats) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":

@@ -3,9 +3,11 @@
     python -m tests.clients.load UV TOOLS [TOOL...]
 
 Each tool, in an environment of its own, and `chairlift bench serve --url` send the same load in
-turns: requests of equal lengths, so many at a time. Below the figures of each is what the server
-saw meanwhile, and the CPU time that the tool took: a tool that shares the machine with the server
-slows its steps. All must have all answers in full; how near the figures are is to be read.
+turns: requests of equal lengths, so many at a time. Server and tools have processors of their own,
+half of them each, so that the CPU time of a tool does not slow the steps; the model has 336 million
+random weights, whose steps take longer than what a tool spends on their tokens. Below the figures
+of each is what the server saw meanwhile. All must have all answers in full; how near the figures
+are is to be read.
 """
 
 import asyncio
@@ -25,10 +27,11 @@ from chairlift.cli.bench.http_stream import url_of
 from chairlift.cli.bench.openai_load import send_openai_load
 from chairlift.cli.bench.sent_load import figures
 
-from tests.clients.load.tools import TOOLS, Figures, Load
+from benchmarks.peers.model import make_model
+from tests.clients.load.tools import TOOLS, Figures, Load, Server
 from tests.clients.openai.__main__ import served
 
-LOAD = Load(num_requests=64, num_prompt=32, num_output=64, concurrency=8)
+LOAD = Load(num_requests=32, num_prompt=32, num_output=64, concurrency=8)
 TURNS = 3
 OURS = "bench serve"
 DEFINITIONS = (
@@ -42,11 +45,20 @@ def main() -> None:
     uv, folder = sys.argv[1], Path(sys.argv[2]) / "load"
     names = sys.argv[3:] or [*TOOLS]
     environments = {name: installed(uv, folder / name, TOOLS[name].requirement) for name in names}
-    with served("demo") as url:
-        ours(url)
-        senders: dict[str, Callable[[], Figures]] = {OURS: partial(ours, url)}
+    model = folder / "model"
+    if not (model / "config.json").exists():
+        make_model(model)
+    processors = sorted(os.sched_getaffinity(0))
+    half = len(processors) // 2
+    os.sched_setaffinity(0, processors[:half] or processors)
+    # Drafts give more tokens a step the more an answer repeats itself.
+    with served(str(model), "--drafts", "off") as url:
+        os.sched_setaffinity(0, processors[half:])
+        server = Server(url, model)
+        ours(server)
+        senders: dict[str, Callable[[], Figures]] = {OURS: partial(ours, server)}
         for name in names:
-            senders[name] = partial(TOOLS[name].run, environments[name], url, LOAD)
+            senders[name] = partial(TOOLS[name].run, environments[name], server, LOAD)
         turns = [
             {name: measured(url, send) for name, send in senders.items()} for _ in range(TURNS)
         ]
@@ -65,14 +77,17 @@ def installed(uv: str, environment: Path, requirement: str) -> Path:
     return environment
 
 
-def ours(url: str) -> Figures:
+def ours(server: Server) -> Figures:
     """Return the figures of our own load."""
     # A prompt of distinct words, so that the prefix cache finds nothing.
     work = [
         Item([(i * 7 + k * (i + 1)) % 97 for k in range(LOAD.num_prompt)], LOAD.num_output)
         for i in range(LOAD.num_requests)
     ]
-    load = asyncio.run(send_openai_load(url_of(url), "demo", work, concurrency=LOAD.concurrency))
+    sent = send_openai_load(
+        url_of(server.url), server.model.name, work, concurrency=LOAD.concurrency
+    )
+    load = asyncio.run(sent)
     found = figures(load)
     assert found["failed"] == 0, found
     assert found["output_tokens"] == LOAD.num_requests * LOAD.num_output, found

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chairlift.demo import MODEL_DIR
-
 Figures = Mapping[str, float]
 
 
@@ -22,12 +20,20 @@ class Load(NamedTuple):
     concurrency: int
 
 
+class Server(NamedTuple):
+    """A server of the OpenAI API."""
+
+    url: str
+    model: Path
+    """Its folder, whose name is the model's."""
+
+
 class Tool(NamedTuple):
     """A tool in an environment of its own."""
 
     requirement: str
-    run: Callable[[Path, str, Load], Figures]
-    """Takes the folder of the environment, the URL of the API and the load."""
+    run: Callable[[Path, Server, Load], Figures]
+    """Takes the folder of the environment, the server and the load."""
     definitions: tuple[str, ...]
     """What differs from ours."""
 
@@ -46,17 +52,17 @@ def called(command: list[object], more: Mapping[str, str] | None = None) -> None
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
 
 
-def guidellm(environment: Path, url: str, load: Load) -> Figures:
+def guidellm(environment: Path, server: Server, load: Load) -> Figures:
     """Return the figures of guidellm."""
     lengths = f"prompt_tokens={load.num_prompt},output_tokens={load.num_output}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
         options = {
-            "--backend": f"kind=openai_http,target={url.removesuffix('/v1')},"
+            "--backend": f"kind=openai_http,target={server.url.removesuffix('/v1')},"
             "request_format=/v1/completions",
             "--profile": f"kind=concurrent,streams={load.concurrency}",
             "--constraint": f"kind=max_requests,count={load.num_requests}",
-            "--tokenizer": f"kind=huggingface_auto,model={MODEL_DIR}",
+            "--tokenizer": f"kind=huggingface_auto,model={server.model}",
             "--data": f"kind=synthetic_text,{lengths}",
             "--output": f"kind=json,path={path}",
         }
@@ -81,14 +87,14 @@ def guidellm(environment: Path, url: str, load: Load) -> Figures:
     }
 
 
-def aiperf(environment: Path, url: str, load: Load) -> Figures:
+def aiperf(environment: Path, server: Server, load: Load) -> Figures:
     """Return the figures of aiperf."""
     with tempfile.TemporaryDirectory() as folder:
         options = {
-            "--model": "demo",
-            "--url": url.removesuffix("/v1"),
+            "--model": server.model.name,
+            "--url": server.url.removesuffix("/v1"),
             "--endpoint-type": "completions",
-            "--tokenizer": MODEL_DIR,
+            "--tokenizer": server.model,
             "--isl": load.num_prompt,
             "--isl-stddev": 0,
             "--osl": load.num_output,

@@ -74,11 +74,11 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def served(model: str) -> Iterator[str]:
+def served(model: str, *options: str) -> Iterator[str]:
     """Serve a model that takes tools; yield the URL of its API."""
     command = [sys.executable, "-m", "chairlift", "serve", model, "--log-level", "error"]
     command += ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
-    command += ["--tool-format", "hermes"]
+    command += ["--tool-format", "hermes", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

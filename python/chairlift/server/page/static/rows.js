@@ -1,4 +1,4 @@
-/** The rows of the batch over the last steps: spans, never cells. */
+/** The rows over the last steps: spans, never cells. */
 import { $, FONT, clamp, colour, count, css, fill, fillOf, ink, label, num, pen, time } from './theme.js';
 
 const MAX_COLUMNS = 240, GAP = 4, LEFT = 30, STRIP = 30, TOP = STRIP + 6, STALL_US = 1e4;
@@ -9,19 +9,19 @@ export class Rows {
   shown = { first: 0, num: 0 };
   byTime = false;
   note = '';
-  /** A request that is shown alone. @type {number | null} */
+  /** Shown alone. @type {number | null} */
   only = null;
   /** @type {{ row: number, at: number } | null} */
   cursor = null;
   /** Oldest first. @type {Column[]} */
   columns = [];
-  /** Number of columns so far: the place of the next. */
+  /** The next column's place. */
   head = 0;
-  /** Number of the step that follows. */
+  /** The step that follows. */
   next = -1;
   /** @type {Span[]} */
   spans = [];
-  /** The last span of each row. @type {Map<number, Span>} */
+  /** By row, the last. @type {Map<number, Span>} */
   last = new Map();
   /** @type {{ row: number, at: number }[]} */
   preempted = [];
@@ -29,9 +29,9 @@ export class Rows {
   requests = new Map();
   /** @type {Map<string, number>} */
   handles = new Map();
-  /** The page's number of each of this feed's. @type {Map<number, number>} */
+  /** The page's number by the feed's. @type {Map<number, number>} */
   numbers = new Map();
-  /** Columns in view, the place of the first, and the left edge of each. */
+  /** Columns in view, place of the first, left edges. */
   view = { list: this.columns, from: 0, x: [0] };
 
   clear() {
@@ -72,19 +72,21 @@ export class Rows {
     this.preempted = this.preempted.filter((p) => p.at >= oldest);
   }
 
-  /** Keep a request's number over feeds. */
+  /** Keep numbers over feeds. */
   name(no, handle, id) {
     const known = this.handles.get(handle), own = known ?? (this.requests.has(no) ? Math.max(...this.requests.keys()) + 1 : no);
     if (!known) {
       this.handles.set(handle, own);
-      this.requests.set(own, { handle, id, row: null, reason: '', output: 0 });
+      this.requests.set(own, { handle, id, no, row: null, reason: '', output: 0 });
       if (this.requests.size > 2000) {
-        const [oldest, { handle: gone }] = [...this.requests][0];
+        const [oldest, gone] = [...this.requests][0];
         this.requests.delete(oldest);
-        this.handles.delete(gone);
+        this.handles.delete(gone.handle);
+        if (this.numbers.get(gone.no) === oldest) this.numbers.delete(gone.no);
       }
     }
     this.numbers.set(no, own);
+    Object.assign(this.requests.get(own) ?? {}, { no });
   }
 
   get steps() {
