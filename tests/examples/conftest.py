@@ -28,12 +28,22 @@ def served(*words):
     command += ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
     with Python(*command, stdout=subprocess.PIPE, text=True, env=environment()) as server:
         try:
-            lines = iter(server.stdout.readline, "")
-            address = next(line.split()[2] for line in lines if line.startswith("serving on"))
-            url = next(line.split()[3] for line in lines if line.startswith("OpenAI API"))
+            address = line_of(server, "serving on ").split()[2]
+            url = line_of(server, "OpenAI API on ").split()[3]
             yield Served(address, url)
         finally:
             server.terminate()
+
+
+def line_of(server, beginning):
+    """Return the next line with such a beginning; fail if the server ends before."""
+    before = []
+    for line in server.stdout:
+        if line.startswith(beginning):
+            return line
+        before.append(line)
+    printed = "".join(before)
+    pytest.fail(f"the server ended with {server.wait(30)} before {beginning!r}: {printed!r}")
 
 
 def program(path, *arguments):

@@ -24,8 +24,16 @@ def server():
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_an_example_is_one_program_and_a_short_page(folder):
-    assert len([*folder.glob("*.py")]) == 1
+    assert len([*folder.glob("*.py"), *folder.glob("*.ipynb")]) == 1
     assert len((folder / "README.md").read_text(encoding="utf-8").splitlines()) <= 30
+
+
+def test_a_server_that_does_not_start_fails_with_its_exit_code():
+    with (
+        pytest.raises(pytest.fail.Exception, match="the server ended with 2 before 'serving on '"),
+        served("demo", "--max-num-seqs", "0"),
+    ):
+        pass
 
 
 def test_a_chat_prints_what_its_page_shows(server, run, monkeypatch):
