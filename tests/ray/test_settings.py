@@ -1,11 +1,15 @@
 import importlib.util
+import textwrap
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from chairlift.api.config import checked
 from chairlift.api.errors import ConfigError
 from chairlift.ray.policy import Tokens
 from chairlift.ray.settings import RaySettings
+
+from tests.cli.pages import ROOT, blocks
 
 
 @pytest.mark.parametrize(
@@ -63,3 +67,11 @@ def test_ray_takes_the_application_and_its_policy():
         policy_function="chairlift.ray.policy:Tokens", policy_kwargs={"target_tokens": 10}
     )
     assert policy.policy_kwargs == {"target_tokens": 10}
+
+
+def test_the_settings_that_docs_ray_md_shows_are_settings():
+    found = [block.code for block in blocks(ROOT / "docs" / "ray.md") if block.kind == "yaml"]
+    whole, remote = (yaml.safe_load(textwrap.dedent(code)) for code in found)
+    (application,) = whole["applications"]
+    settings = checked(RaySettings, **{**application["args"], **remote})
+    assert (settings.max_replicas, settings.engine_host) == (8, "node")

@@ -1,30 +1,13 @@
-"""The pictures of docs/batching.md and of the README are what their commands draw."""
+"""The picture of the README is what its command draws."""
 
 import re
 import shlex
 from pathlib import Path
 
-import pytest
 from chairlift.cli import app
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "batching.md").read_text()
-PICTURES = re.findall(r"    \$ chairlift (replay .*)\n((?:    (?:row|step) .*\n)+)", TEXT)
-
-
-@pytest.mark.parametrize(("command", "picture"), PICTURES, ids=[c for c, _ in PICTURES])
-def test_a_picture_is_what_its_command_draws(command, picture, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    run = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "80"})
-    assert run.exit_code == 0
-    drawn = [line.rstrip() for line in run.output.splitlines()]
-    for line in picture.splitlines():
-        assert line.strip() in drawn
-
-
-def test_there_are_pictures():
-    assert len(PICTURES) == 5
 
 
 def test_the_figure_of_the_readme_is_what_its_command_draws(tmp_path, monkeypatch):
