@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.cli.pages import ROOT, Reader, blocks, prepare
 
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE = {"docs/tutorials/two-replicas.md": "tests/ray/test_pages.py"}
 """Pages that another test runs."""
 PAGES = sorted(
     page
