@@ -53,6 +53,7 @@ __all__ = [
     "MAX_HEAD_DIM",
     "PLAN_HEADER_LEN",
     "PLAN_SECTIONS",
+    "RANK_MESSAGE_HEADER",
     "SAVE_STATE",
     "SCAN_HEAD_STEP",
     "Account",
@@ -82,6 +83,8 @@ __all__ = [
     "Posted",
     "ProcessGuard",
     "PromptEvent",
+    "RankError",
+    "RankGroup",
     "Recording",
     "Refused",
     "Router",
@@ -120,6 +123,7 @@ __all__ = [
     "match_all",
     "matched_names",
     "multiply_in_registers",
+    "num_rank_words",
     "paged_attention",
     "read_memory",
     "rms_norm",
@@ -1301,6 +1305,79 @@ class Experts:
 
     def forward(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
         """Computes `out` `[T, H]` from `x` `[T, H]` and float32 `logits` `[T, num_experts]`."""
+
+class RankError(CoreError):
+    """The group of ranks has ended: one of them failed, ended, or did not arrive in time."""
+
+RANK_MESSAGE_HEADER: int
+"""Numbers before those of a message in its place."""
+
+def num_rank_words(num_ranks: int) -> int:
+    """Returns the int32 numbers that the barrier of so many ranks takes."""
+
+@final
+class RankGroup:
+    """One rank's view of the memory that the processes of a model share.
+
+    Every call but those of `fault` waits for the other ranks, with a bound, and without the GIL.
+    """
+
+    def __new__(
+        cls,
+        words: Tensor,
+        messages: tuple[Tensor, Tensor],
+        areas: Sequence[tuple[Tensor, Tensor]],
+        rank: int,
+        spin_s: float,
+        timeout_s: float,
+    ) -> Self:
+        """Takes views of the memory.
+
+        Args:
+            words: int32 `[num_rank_words(num_ranks)]`, zeros when the first rank comes.
+            messages: int32 `[N]` each: where rank 0 writes its messages in turn.
+            areas: uint8 `[B]` each: where each rank writes in turn what the others read.
+            rank: The number of this one.
+            spin_s: How long it waits before it sleeps.
+            timeout_s: How long it waits for another rank that computes.
+        """
+
+    def gather(self, x: Tensor, out: Tensor, widths: Sequence[int]) -> None:
+        """Computes `out` `[T, sum(widths)]` from the `x` `[T, widths[rank]]` of all ranks.
+
+        A `Recording` can keep it.
+
+        Raises:
+            RankError: The group has ended.
+        """
+
+    def send(self, message: Tensor) -> None:
+        """Sends a message, int32 `[N]`, to all other ranks, each of which must `receive`.
+
+        Raises:
+            RankError: The group has ended.
+            ValueError: The message has no room.
+        """
+
+    def receive(self, out: Tensor) -> int | None:
+        """Waits for the next message, however long, and writes it to `out`, int32.
+
+        Returns:
+            The length of the message; None where the group was closed in order.
+
+        Raises:
+            RankError: The group has ended otherwise, or the message is not the one that was sent.
+        """
+
+    def close(self) -> None:
+        """Ends the group in order."""
+
+    def fail(self, rank: int, *, has_ended: bool = False) -> None:
+        """Ends the group because of a rank, whose process may be gone; the first cause stays."""
+
+    @property
+    def fault(self) -> str | None:
+        """Why the group has ended; None while it has not."""
 
 @final
 class Recording:

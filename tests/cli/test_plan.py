@@ -106,3 +106,22 @@ def test_what_does_not_fit_is_said_and_ends_with_1(
     plan = json.loads(output.stdout)
     assert (output.returncode, plan["fits"]) == (1, False)
     assert plan["total_bytes"] > plan["limit_bytes"]
+
+
+def test_the_plan_of_ranks_is_that_of_each(chairlift: Run, tiny_folder: Path) -> None:
+    sizes = ("--device", "cpu", "--kv-cache-memory", "1MiB", "--json")
+    one = json.loads(chairlift("plan", tiny_folder, *sizes).stdout)
+    two = json.loads(chairlift("plan", tiny_folder, "--tensor-parallel", "2", *sizes).stdout)
+    assert (one["num_ranks"], two["num_ranks"]) == (1, 2)
+    # The ranks share the memory of the cache: as many blocks, of which each has half.
+    assert two["num_blocks"] == one["num_blocks"]
+    assert two["block_bytes"] == one["block_bytes"] // 2
+    assert one["weight_bytes"] // 2 < two["weight_bytes"] < one["weight_bytes"]
+    assert two["limit_bytes"] == one["limit_bytes"] // 2
+
+
+def test_ranks_that_cannot_share_the_heads_are_no_plan(chairlift: Run, tiny_folder: Path) -> None:
+    run = chairlift("plan", tiny_folder, "--tensor-parallel", "3")
+    assert run.returncode == 2
+    expected = "--tensor-parallel: expected a divisor of the model's 2 KV heads, got 3"
+    assert expected in run.stderr

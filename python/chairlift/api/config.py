@@ -166,6 +166,10 @@ class EngineConfig(BaseModel):
     """Largest rank of an adapter; memory is planned for it."""
     num_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the kernels; default: the cores this process may use."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that compute the model together, each some columns of every layer: the same
+    answers; they share the threads and the memory that the settings name. See
+    docs/internals/ranks.md."""
     tool_format: Annotated[ToolFormat, _BY_NAME] = ToolFormat.AUTO
     """How the model writes function calls; auto: by its chat template. One that is named also gives
     tools to a model whose template takes none."""
@@ -230,6 +234,7 @@ class EngineSettings(TypedDict, total=False):
     max_adapters: int | None
     max_adapter_rank: int
     num_threads: int | None
+    tensor_parallel: int
     tool_format: (
         ToolFormat
         | Literal["auto", "none", "hermes", "qwen3-coder", "llama3-json", "mistral", "harmony"]

@@ -15,6 +15,7 @@ SIZES = (
     *("adapters", "adapter_folder", "max_adapters", "max_adapter_rank"),
     *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize", "kv_cache_dtype"),
     *("model_impl", "draft", "draft_quantize", "prefix_cache", "state_snapshots"),
+    "tensor_parallel",
 )
 
 _WORDS: Final = {
@@ -47,7 +48,8 @@ def plan(
 
     Exit code 1 says that it does not fit. The limit is what the process may use: the memory of the
     machine or of its cgroup, or what is free on the GPU that would run the model. A block is the
-    unit in which requests get memory of the KV cache.
+    unit in which requests get memory of the KV cache. With several ranks the figures are those of
+    each, and the limit is its part of the memory.
     """
     check_model(model)
     figures, unsupported_reason = _figures(model, settings)
@@ -67,7 +69,9 @@ def _print(model: str, figures: Result, limit: str) -> None:
         "limit": limit or "of this machine, or of the process's cgroup",
         "block_size": int(figures["num_kv_tokens"]) // max(1, int(figures["num_blocks"])),
     }
-    table = Table(title=model, title_justify="left", show_header=False)
+    num_ranks = int(figures["num_ranks"])
+    title = model if num_ranks == 1 else f"{model}: each of {num_ranks} ranks"
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="bright_black")
@@ -97,7 +101,8 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     memory, free = replan_memory(config, load_config(folder, config))
     if config.draft is not None:
         check_tokenizers(folder, Tokenizer.load(folder), resolve_model(config.draft))
-    limit = memory_limit() if free is None else free
+    num_ranks = config.tensor_parallel
+    limit = memory_limit() // num_ranks if free is None else free
     unsupported_reason = _unsupported_reason(
         memory.total_bytes,
         limit,
@@ -109,6 +114,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     return {
         "model": model,
         "device": "cpu" if free is None else "cuda",
+        "num_ranks": num_ranks,
         "fits": not unsupported_reason,
         "weight_bytes": memory.weight_bytes,
         "active_weight_bytes": memory.active_weight_bytes,

@@ -137,6 +137,8 @@ class Stepper:
         self.core.is_down = True
         self._drop_in_flight()
         self.draft_model = None
+        if self._loaded.ranks is not None:
+            self._loaded.ranks.close()
         del self.runner, self._loaded
 
     @property
@@ -157,6 +159,10 @@ class Stepper:
         if self.core.is_down:
             message = "the engine is down"
             raise EngineDownError(message)
+        ranks = self._loaded.ranks
+        if ranks is not None and (fault := ranks.fault) is not None:
+            self.core.is_down = True
+            raise EngineDownError(fault)
         while len(self._in_flight) < self._max_in_flight and self._launch():
             pass
         if self._in_flight:

@@ -15,7 +15,7 @@ import torch
 
 from chairlift import _core
 from chairlift.api.choices import Dtype
-from chairlift.api.errors import ModelError
+from chairlift.api.errors import ConfigError, ModelError
 from chairlift.checkpoints.checkpoint import CHECKPOINT_FILES, Checkpoint
 from chairlift.checkpoints.files.fields import Fields, optional_json, read_json
 from chairlift.checkpoints.files.folder import SENTENCE_MODULES, is_gguf
@@ -31,6 +31,7 @@ from chairlift.model.families import BIDIRECTIONAL, FAMILIES, Family
 from chairlift.model.specs.layer_parts import Attention
 from chairlift.model.specs.model_spec import ModelSpec, SpecError
 from chairlift.model.specs.rope import DividedScaling
+from chairlift.model.specs.share import Share, split_unsupported_reason
 from chairlift.model.tensors.model_tensors import unused_tensors
 
 
@@ -73,8 +74,28 @@ class ModelConfig:
     has_head: bool = True
     """Whether the checkpoint scores the vocabulary. One that does not gives vectors, and no text;
     the spec says then that its head is tied, since the token of a vector is not looked at."""
+    share: Share | None = None
+    """The part of the weights that this rank holds; the spec is that of this part. None is all."""
+    whole_spec: ModelSpec | None = None
+    """The spec of all ranks together, where there is a share."""
     transformers_bytes: int | None = None
     """Bytes of the weights if `transformers` computes the layers; None if our own code does."""
+
+    @property
+    def stored_spec(self) -> ModelSpec:
+        """The spec of the checkpoint: that of all ranks."""
+        return self.spec if self.whole_spec is None else self.whole_spec
+
+    def of_rank(self, rank: int, num_ranks: int) -> "ModelConfig":
+        """Return the part of one of several ranks that compute the model together.
+
+        Raises:
+            ConfigError: Ranks cannot compute it together.
+        """
+        if (unsupported_reason := split_unsupported_reason(self.spec, num_ranks)) is not None:
+            raise ConfigError(unsupported_reason)
+        share = Share(rank, num_ranks)
+        return replace(self, spec=share.of(self.spec), whole_spec=self.spec, share=share)
 
     @property
     def module_names(self) -> CheckpointNames:

@@ -8,6 +8,7 @@ create_exception!(chairlift._core, ConfigError, CoreError);
 create_exception!(chairlift._core, Refused, CoreError);
 create_exception!(chairlift._core, UnknownStep, CoreError);
 create_exception!(chairlift._core, InvariantError, CoreError);
+create_exception!(chairlift._core, RankError, CoreError);
 
 pub(crate) fn config(error: &chairlift_core::ConfigError) -> PyErr {
     ConfigError::new_err(error.to_string())

@@ -31,6 +31,7 @@ mod norms;
 mod outboxes;
 mod plan;
 mod process_guard;
+mod ranks;
 mod recording;
 mod recurrent;
 mod router;
@@ -87,6 +88,7 @@ mod _core {
         crate::constraints::register(module)?;
         crate::drafts::register(module)?;
         crate::scale::register(module)?;
+        crate::ranks::register(module)?;
         crate::recurrent::register(module)?;
         crate::value_size::register(module)?;
         crate::json_shape::register(module)?;
@@ -97,6 +99,7 @@ mod _core {
         module.add("CoreError", py.get_type::<crate::error::CoreError>())?;
         module.add("ConfigError", py.get_type::<crate::error::ConfigError>())?;
         module.add("Refused", py.get_type::<crate::error::Refused>())?;
+        module.add("RankError", py.get_type::<crate::error::RankError>())?;
         module.add("UnknownStep", py.get_type::<crate::error::UnknownStep>())?;
         module.add(
             "InvariantError",

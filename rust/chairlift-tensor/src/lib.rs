@@ -24,6 +24,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::ops::{Deref, Range};
 use std::slice;
+use std::sync::atomic::AtomicU32;
 
 pub use description::Dtype;
 
@@ -189,6 +190,25 @@ impl Tensor {
             let got = self.shape().len();
             PyValueError::new_err(format!("{name}: expected {N} dimensions, got {got}"))
         })
+    }
+}
+
+impl TensorMut {
+    /// A contiguous int32 tensor as words that other processes change, too.
+    ///
+    /// Nothing else may read or write it as numbers meanwhile: it is no tensor of any kernel.
+    ///
+    /// # Errors
+    /// `TypeError` or `ValueError` if dtype, contiguity or alignment are wrong.
+    pub fn words(&self, name: &'static str) -> PyResult<&[AtomicU32]> {
+        let len = contiguous_len(name, self)?;
+        let start = Borrows::default().take::<i32>(name, self, len, true)?;
+        if len == 0 {
+            return Ok(&[]);
+        }
+        // SAFETY: torch or numpy owns `len` aligned numbers of 32 bits from `start` on while `self` lives, in memory
+        // that can be written; every access to them is atomic, as the caller promises.
+        Ok(unsafe { slice::from_raw_parts(start.cast(), len) })
     }
 }
 

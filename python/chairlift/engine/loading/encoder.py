@@ -51,12 +51,14 @@ def encoder_settings(settings: EngineConfig) -> EngineConfig:
     """
     device, kv_dtype = settings.device, settings.kv_cache_dtype
     dtype, num_adapters = settings.dtype, settings.num_adapter_slots
+    num_ranks = settings.tensor_parallel
     of_type, is_float16 = "auto, float32 or bfloat16", dtype is Dtype.FLOAT16
     requirements = [
         Requirement("device", "auto or cpu", device, device is not Device.CUDA),
         Requirement("kv_cache_dtype", "auto", kv_dtype, kv_dtype is KvCacheDtype.AUTO),
         Requirement("dtype", of_type, dtype, not is_float16),
         Requirement("max_adapters", "0", num_adapters, num_adapters == 0),
+        Requirement("tensor_parallel", "1", num_ranks, num_ranks == 1),
     ]
     for name in ("draft", "state_snapshots", "draft_quantize"):
         value = getattr(settings, name)

@@ -14,7 +14,7 @@ from chairlift import _core
 from chairlift.api.choices import ModelImpl
 from chairlift.api.config import EngineConfig, check_instruction_set, engine_config
 from chairlift.api.errors import ConfigError, ModelError
-from chairlift.api.machine import available_cores
+from chairlift.api.machine import available_cores, memory_limit
 from chairlift.api.pooled import NOTHING
 from chairlift.api.types import Sampling
 from chairlift.checkpoints.checkpoint import check_files
@@ -23,12 +23,14 @@ from chairlift.engine.loading.devices import ResolvedDevice, compute_dtype, reso
 from chairlift.engine.loading.draft import check_tokenizers, plan_draft
 from chairlift.engine.loading.encoder import encoder_settings, load_encoder
 from chairlift.engine.loading.loaded import HostPool, LoadedModel, OnProgress
+from chairlift.engine.loading.ranks import load_lead, of_rank, rank_threads
 from chairlift.engine.lora.registry import Adapters
 from chairlift.engine.pooling.decoder import decoder_abilities
 from chairlift.engine.prepare.grammars import ConstraintPreparer
 from chairlift.engine.prepare.preparer import Preparer
 from chairlift.engine.prepare.stopping import RequestLimits
 from chairlift.engine.prepare.text_queue import TextLimits
+from chairlift.engine.ranks.lead import Ranks
 from chairlift.kernels.cuda.device import Accelerator
 from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.model.config import ModelConfig
@@ -62,7 +64,7 @@ def set_threads(config: EngineConfig) -> None:
     # The kernels have their own threads. PyTorch's would only spin beside them, since all it does
     # here is gather and add.
     torch.set_num_threads(1)
-    _core.set_num_threads(config.num_threads or available_cores())
+    _core.set_num_threads(rank_threads(config))
 
 
 def load_model(
@@ -99,6 +101,7 @@ def load_model(
     config = replace(config, max_model_len=max_model_len)
     resolved = resolve_device(settings, config, accelerator)
     settings, backend = resolved.settings, resolved.backend
+    config = of_rank(config, resolved)
     if not config.has_head and (resolved.accelerator is not None or settings.draft is not None):
         what = "a draft model" if resolved.accelerator is None else "a GPU"
         message = f"{folder}: no head scores the vocabulary: it gives vectors alone, without {what}"
@@ -117,7 +120,7 @@ def load_model(
     draft = plan_draft(settings, config, plan.num_blocks)
     if draft is not None:
         check_tokenizers(folder, tokenizer, draft.folder)
-    transformer = _load_layers(folder, config, resolved, on_progress)
+    transformer, ranks = _load_part(folder, config, resolved, plan.num_blocks, on_progress)
     trim_heap()
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
     if resolved.accelerator is None:
@@ -142,6 +145,7 @@ def load_model(
         else decoder_abilities(folder, config, max_model_len),
         draft=None if draft is None else load_model(draft.folder, draft.settings, on_progress),
         draft_folder=None if draft is None else draft.folder,
+        ranks=ranks,
     )
 
 
@@ -161,6 +165,19 @@ def _new_states(
     if resolved.accelerator is None:
         return allocate_states(config.spec, num_rows), None
     return None, allocate_state_pool(config.spec, num_rows, resolved.torch_device)
+
+
+def _load_part(
+    folder: Path,
+    config: ModelConfig,
+    resolved: ResolvedDevice,
+    num_blocks: int,
+    on_progress: OnProgress | None,
+) -> tuple[Transformer | GenericTransformer, Ranks | None]:
+    """Read the weights that this process computes with: all of them where there is one rank."""
+    if config.share is None:
+        return _load_layers(folder, config, resolved, on_progress), None
+    return load_lead(folder, config, resolved, num_blocks, on_progress)
 
 
 def _load_layers(
@@ -260,7 +277,10 @@ def plan_at(resolved: ResolvedDevice, model: ModelConfig) -> MemoryPlan:
         ConfigError: It does not fit.
     """
     plan = _plan(resolved, model, resolved.free_bytes)
-    plan.check(resolved.free_bytes)
+    if model.share is None:
+        plan.check(resolved.free_bytes)
+    else:
+        plan.check(memory_limit() // model.share.num_ranks)
     return plan
 
 
@@ -299,6 +319,7 @@ def replan_memory(
     if isinstance(model, EncoderConfig) or model.spec.bidirectional:
         return plan_encoder(encoder_settings(changed), model), None
     resolved = resolve_device(changed, model)
+    model = of_rank(model, resolved)
     free = None if resolved.accelerator is None else free_bytes or resolved.free_bytes
     return _plan(resolved, model, free), free
 

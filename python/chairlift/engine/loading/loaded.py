@@ -12,6 +12,7 @@ from chairlift.api.config import EngineConfig
 from chairlift.api.pooled import NOTHING, PoolingAbilities
 from chairlift.attention.cuda import CudaBackend
 from chairlift.engine.loading.devices import ResolvedDevice
+from chairlift.engine.ranks.lead import Ranks
 from chairlift.engine.runner.device_runner import DeviceRunner
 from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.shape import RunnerShape
@@ -74,6 +75,8 @@ class LoadedModel:
     """Its draft model."""
     draft_folder: Path | None = None
     """Folder or file of that."""
+    ranks: Ranks | None = None
+    """The processes that compute the other parts of it."""
 
     def new_runner(self, shape: RunnerShape, clock: Callable[[], int]) -> ModelRunner:
         """Build the runner of the model, with empty tables.
@@ -81,9 +84,14 @@ class LoadedModel:
         Args:
             shape: Sizes of the tables.
             clock: Nanoseconds.
+
+        Raises:
+            ModelError: Another rank cannot load its part.
         """
         if self.runner_factory is not None:
             return self.runner_factory(self, shape, clock)
+        if self.ranks is not None:
+            self.ranks.begin(shape)
         model, resolved, kv_cache = self.transformer, self.resolved, self.kv_cache
         assert isinstance(model, Transformer | GenericTransformer), "an encoder brings its runner"
         host_pool = None if self.host_pool is None else self.host_pool.blocks

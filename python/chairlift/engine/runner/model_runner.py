@@ -283,7 +283,7 @@ class ModelRunner:
         if self.host_pool is not None and len(inputs.swap_out) + len(inputs.swap_in) > 0:
             self._swap(self.host_pool, inputs)
         if len(inputs.copies) > 0:
-            self.model.backend.copy_blocks(self.kv_cache, self.kv_cache, inputs.copies)
+            self.model.copy_blocks(self.kv_cache, inputs.copies)
 
     def _copy_states(self, moves: Tensor) -> None:
         """Copy recurrent states; int32 `[., 2]`: targets and sources."""

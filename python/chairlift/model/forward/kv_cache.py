@@ -164,12 +164,13 @@ def plan_blocks(
             blocks than can be named.
     """
     block = kv_bytes_per_block(model, backend, settings.block_size)
-    num_groups = len(model.spec.kv_windows)
+    num_groups, num_ranks = len(model.spec.kv_windows), settings.tensor_parallel
     if settings.kv_cache_memory is not None:
-        budget = settings.kv_cache_memory
+        budget = settings.kv_cache_memory // num_ranks
         num_blocks = budget // block
     else:
-        budget = int((memory_limit() if memory is None else memory) * fraction)
+        limit = memory_limit() // num_ranks if memory is None else memory
+        budget = int(limit * fraction)
         useful = settings.max_num_seqs * max_blocks_held(settings, model) + 1
         num_blocks = min(useful, budget // block)
     return _checked("kv_cache_memory", num_blocks, num_groups + 1, block, budget)

@@ -194,6 +194,10 @@ class Transformer:
             self.backend.kernels.scale(logits, head.multiplier, head.soft_cap)
         return logits
 
+    def copy_blocks(self, kv_cache: Tensor, pairs: Tensor) -> None:
+        """Copy whole blocks within the pool; int32 `[N, 2]`: source and target."""
+        self.backend.copy_blocks(kv_cache, kv_cache, pairs)
+
     def _buffers(self, num_tokens: int) -> Buffers:
         if self._reserved is None:
             return self._new_buffers(num_tokens)

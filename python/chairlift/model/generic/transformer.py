@@ -92,6 +92,10 @@ class GenericTransformer:
             loaded._check()
         return loaded
 
+    def copy_blocks(self, kv_cache: Tensor, pairs: Tensor) -> None:
+        """See `Transformer.copy_blocks`."""
+        self.backend.copy_blocks(kv_cache, kv_cache, pairs)
+
     def reserve(self, max_tokens: int) -> None:
         """Reserve nothing: `transformers` allocates as it computes."""
 

@@ -57,7 +57,8 @@ class LayerNames(NamedTuple):
             last: Whether fewer outputs than names belong to the last names, and not to the first.
         """
         names = self.of(part)
+        joined: tuple[int, ...] = ()
         if len(names) == 1:
-            outputs = (sum(outputs),)
+            outputs, joined = (sum(outputs),), outputs
         names = names[-len(outputs) :] if last else names[: len(outputs)]
-        return LinearTensors(names, outputs, inputs, bias)
+        return LinearTensors(names, outputs, inputs, bias, joined=joined)

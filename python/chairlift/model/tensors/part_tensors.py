@@ -87,6 +87,13 @@ class LinearTensors(NamedTuple):
     """The order of the rows of the first name."""
     is_exact: bool = False
     """Never quantized: routers choose what is computed, and errors of decays grow by token."""
+    joined: tuple[int, ...] = ()
+    """Outputs of each layer inside the only tensor."""
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Outputs of each layer, whether it has a tensor of its own or not."""
+        return self.joined or self.outputs
 
     def runs(self, quant_types: Mapping[str, str]) -> Iterator[tuple["LinearTensors", str | None]]:
         """Yield neighbours that are stored alike, and the type of their blocks.

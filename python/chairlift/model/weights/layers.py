@@ -20,6 +20,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.parts.weights import Weights
 from chairlift.model.tensors.model_tensors import model_tensors, stored_shapes, tied_head
 from chairlift.model.tensors.part_tensors import LinearTensors
+from chairlift.model.weights.gathered import Gather, with_gathers
 from chairlift.model.weights.reader import WeightReader
 
 
@@ -57,6 +58,7 @@ def load_weights(
     *,
     kernels: Kernels = cpu,
     device: torch.device | None = None,
+    gather: Gather | None = None,
 ) -> Weights:
     """Load a checkpoint, converted to `config.dtype` but for the blocks that linear layers keep.
 
@@ -68,12 +70,13 @@ def load_weights(
         quantize: How linear layers are stored; the embedding and the norms keep the dtype.
         kernels: Make the linear layers.
         device: Where the weights go; None is the CPU.
+        gather: Meets the other ranks, where `config.share` says that there are some.
 
     Raises:
         ModelError: A file is missing, truncated or corrupt, or a tensor is missing, unexpected,
             of the wrong shape or type.
     """
-    tensors = model_tensors(config.spec, config.names)
+    tensors = model_tensors(config.stored_spec, config.names)
     head_name = f"{config.names.head}.weight"
     with ExitStack() as files:
         checkpoint = Checkpoint.open(model, files, config.scheme, config.names)
@@ -89,14 +92,19 @@ def load_weights(
             stream_dtype=stream_dtype(config, quantize, kernels),
             weight_format=layer_format(quantize),
             quant_types=kept_blocks(config, quantize, kernels),
+            share=config.share,
         )
-        # The head may be the embedding, and has a format of its own.
+        # The head may be the embedding, and has another format.
         weights: Weights = replace(tensors, head=None).map(reader.part)
         if tensors.head is None:
             return weights
         tied = tied_head(config.spec, config.names)
         head = _load_head(reader, tensors.head, tied, weights.embedding, head_format(quantize))
-        return replace(weights, head=head)
+        weights = replace(weights, head=head)
+    if config.share is None:
+        return weights
+    assert gather is not None, "of a rank"
+    return with_gathers(weights, config.share, gather, config.spec.vocab_size)
 
 
 def _load_head(
@@ -111,4 +119,4 @@ def _load_head(
         return reader.linear(head, weight_format)
     if reader.keeps(tied):
         return reader.linear(tied, weight_format)
-    return reader.kernels.linear(embedding, quantize=weight_format)
+    return reader.kernels.linear(reader.columns(embedding), quantize=weight_format)

@@ -10,6 +10,7 @@ from chairlift.checkpoints.checkpoint import Checkpoint
 from chairlift.checkpoints.files.stored import WeightTensor
 from chairlift.kernels import ExpertLayers, Kernels, LinearLayer
 from chairlift.model.parts.norms import Norm
+from chairlift.model.specs.share import Share
 from chairlift.model.tensors.part_tensors import (
     ExpertTensors,
     LinearTensors,
@@ -59,12 +60,14 @@ class WeightReader:
         stream_dtype: torch.dtype,
         weight_format: str | None,
         quant_types: Mapping[str, str],
+        share: Share | None = None,
     ) -> None:
         self.kernels = kernels
         self.device = device
         self.checkpoint = checkpoint
         self.dtype = dtype
         self.quant_types = quant_types
+        self._share = share
         self.stream_dtype = stream_dtype
         self._weight_format = weight_format
         self.on_progress = on_progress
@@ -127,11 +130,18 @@ class WeightReader:
         return self._ordered(linear, self._joined(names, self.dtype)).to(self.device)
 
     def _ordered(self, linear: LinearTensors, rows: Tensor) -> Tensor:
-        """Return the rows of layers, those of the first in the order that is wanted."""
+        """Return the rows of layers that this rank has, in the order that is wanted."""
+        if self._share is not None:
+            parts = torch.split(rows, [*linear.parts])
+            return torch.cat([self.columns(part) for part in parts])
         if linear.interleaved is None:
             return rows
         first, rest = torch.split(rows, [linear.outputs[0], len(rows) - linear.outputs[0]])
         return torch.cat([linear.interleaved.deinterleave(first), rest])
+
+    def columns(self, rows: Tensor) -> Tensor:
+        """Return the rows `[out, in]` of one layer that this rank has; without ranks all."""
+        return rows if self._share is None else rows[self._share.columns(len(rows))]
 
     def keeps(self, linear: LinearTensors) -> bool:
         """Return whether the weights of a layer stay in blocks."""

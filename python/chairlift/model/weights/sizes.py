@@ -27,7 +27,7 @@ class WeightSizes:
         self._config = config
         self._quantize = quantize
         self._kernels = kernels
-        self._tensors = model_tensors(config.spec, config.names)
+        self._tensors = model_tensors(config.stored_spec, config.names)
         self._blocks = kept_blocks(config, quantize, kernels)
         self._stream = stream_dtype(config, quantize, kernels)
         self._layer_format = layer_format(quantize)
@@ -75,9 +75,13 @@ class WeightSizes:
         return part.size * dtype.itemsize
 
     def _linear(self, part: LinearTensors, weight_format: str | None) -> int:
-        dtype = self._config.dtype
+        dtype, share = self._config.dtype, self._config.share
+
+        def num_outputs(run: LinearTensors) -> int:
+            return sum(run.outputs if share is None else map(share.width, run.parts))
+
         return sum(
-            self._kernels.linear_bytes(sum(run.outputs), run.inputs, dtype, kind or weight_format)
+            self._kernels.linear_bytes(num_outputs(run), run.inputs, dtype, kind or weight_format)
             for run, kind in part.runs(self._blocks)
         )
 

@@ -1,0 +1,138 @@
+"""Loads the part of a model that one rank computes, and says what ranks do not support."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from chairlift.api.choices import ModelImpl
+from chairlift.api.config import EngineConfig
+from chairlift.api.errors import ConfigError
+from chairlift.api.machine import available_cores
+from chairlift.attention.backend import AttentionBackend
+from chairlift.engine.loading.devices import ResolvedDevice, resolve_device
+from chairlift.engine.loading.loaded import OnProgress
+from chairlift.engine.loading.requirement import Requirement, unmet
+from chairlift.engine.ranks import lead
+from chairlift.engine.ranks.lead import LeadTransformer, Ranks, RankSettings
+from chairlift.engine.ranks.segment import Scratch
+from chairlift.model.config import ModelConfig
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.weights.gathered import Gather
+from chairlift.model.weights.layers import load_weights
+
+_WIDEST_NUMBER = 4
+
+AnyTransformer = TypeVar("AnyTransformer", bound=Transformer)
+
+
+def rank_threads(config: EngineConfig) -> int:
+    """Return the threads of each rank: together those of the settings, at least one."""
+    num_threads = config.num_threads or available_cores()
+    return max(1, num_threads // config.tensor_parallel)
+
+
+def of_rank(config: ModelConfig, resolved: ResolvedDevice, rank: int = 0) -> ModelConfig:
+    """Return the part of a rank; all of the model where there is one rank.
+
+    Raises:
+        ConfigError: A setting, or the model, is not supported by several ranks.
+    """
+    settings = resolved.settings
+    if settings.tensor_parallel == 1:
+        return config
+    num_adapters, impl, draft = settings.num_adapter_slots, settings.model_impl, settings.draft
+    device = "cpu" if resolved.accelerator is None else "cuda"
+    requirements = (
+        Requirement("device", "cpu", device, resolved.accelerator is None),
+        Requirement("model_impl", "chairlift", impl, impl is ModelImpl.CHAIRLIFT),
+        Requirement("max_adapters", "0", num_adapters, num_adapters == 0),
+        Requirement("draft", "none", draft, draft is None),
+        Requirement("swap_memory", "none", settings.swap_memory, settings.swap_memory is None),
+    )
+    if (message := unmet(requirements, "with tensor_parallel")) is not None:
+        raise ConfigError(message)
+    return config.of_rank(rank, settings.tensor_parallel)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of one rank, before its weights are read."""
+
+    folder: Path
+    settings: EngineConfig
+    config: ModelConfig
+    """The part of the model that the rank computes."""
+    backend: AttentionBackend
+    scratch: Scratch
+
+    @classmethod
+    def of(cls, folder: Path, config: ModelConfig, resolved: ResolvedDevice) -> "Part":
+        """Take what `of_rank` returned."""
+        spec, settings = config.stored_spec, resolved.settings
+        mlps = (mlp.intermediate_size for layer in spec.layers if (mlp := layer.dense) is not None)
+        queries = (attention.query_size for attention in spec.attentions)
+        widest = max(spec.hidden_size, *mlps, *queries)
+        scratch = Scratch(settings.max_num_batched_tokens * widest * _WIDEST_NUMBER)
+        return cls(folder, settings, config, resolved.backend, scratch)
+
+    def transformer(
+        self,
+        gather: Gather,
+        kind: Callable[..., AnyTransformer],
+        on_progress: OnProgress | None = None,
+    ) -> AnyTransformer:
+        """Read the weights.
+
+        Raises:
+            ModelError: They cannot be read.
+        """
+        weights = load_weights(
+            self.folder,
+            self.config,
+            on_progress,
+            self.settings.quantize,
+            kernels=self.backend.kernels,
+            gather=gather,
+        )
+        return kind(self.config, weights, self.backend)
+
+
+def load_lead(
+    folder: Path,
+    config: ModelConfig,
+    resolved: ResolvedDevice,
+    num_blocks: int,
+    on_progress: OnProgress | None,
+) -> tuple[LeadTransformer, Ranks]:
+    """Read the weights of rank 0; the others start with a runner.
+
+    Raises:
+        ModelError: They cannot be read.
+    """
+    settings, part = resolved.settings, Part.of(folder, config, resolved)
+    rank_settings = RankSettings(
+        model=str(folder),
+        config=settings.model_dump(mode="json", exclude_unset=True),
+        max_model_len=config.max_model_len,
+        num_blocks=num_blocks,
+        num_ranks=settings.tensor_parallel,
+        num_threads=rank_threads(settings),
+        timeout_s=lead.TIMEOUT_S,
+    )
+    ranks = Ranks(rank_settings, part.scratch)
+    transformer = part.transformer(ranks, LeadTransformer, on_progress)
+    transformer.ranks = ranks
+    return transformer, ranks
+
+
+def load_part(folder: Path, settings: EngineConfig, max_model_len: int, rank: int) -> Part:
+    """Return the part of another rank than 0, from the settings that rank 0 resolved.
+
+    Raises:
+        ModelError: The configuration cannot be read.
+    """
+    config = ModelConfig.load(folder, settings.dtype)
+    config = replace(config, max_model_len=max_model_len)
+    resolved = resolve_device(settings, config)
+    return Part.of(folder, of_rank(config, resolved, rank), resolved)

@@ -1,0 +1,189 @@
+"""Rank 0: the process that schedules, samples and serves, and tells the others what to compute."""
+
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from chairlift import _core
+from chairlift.api.machine import available_cores
+from chairlift.attention.metadata import AttentionMetadata
+from chairlift.engine.ranks.messages import (
+    copy_message,
+    forward_message,
+    logits_message,
+    max_numbers,
+)
+from chairlift.engine.ranks.processes import RankProcesses
+from chairlift.engine.ranks.segment import Layout, Scratch
+from chairlift.engine.runner.shape import RunnerShape
+from chairlift.model.forward.transformer import Transformer
+from chairlift.model.parts.recurrent import States
+
+TIMEOUT_S: Final = 20.0
+"""How long a rank waits for another one that computes: many times what the slowest layer takes."""
+_SPIN_S: Final = 50e-6
+"""How long a rank waits before it sleeps, where each of its threads has a core."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSettings:
+    """What the other ranks need to load their part."""
+
+    model: str
+    """Folder or file."""
+    config: dict[str, Any]
+    """The engine's settings."""
+    max_model_len: int
+    num_blocks: int
+    num_ranks: int
+    num_threads: int
+    """Threads of each rank."""
+    timeout_s: float
+    """How long a rank waits for another one that computes."""
+
+    @property
+    def spin_s(self) -> float:
+        """Return how long a rank waits before it sleeps."""
+        has_cores = self.num_ranks * self.num_threads <= available_cores()
+        return _SPIN_S if has_cores else 0.0
+
+
+class Ranks:
+    """The other ranks, as rank 0 sees them. They start with each runner."""
+
+    def __init__(self, settings: RankSettings, scratch: Scratch) -> None:
+        """Start none yet.
+
+        Args:
+            settings: What each rank needs to load its part.
+            scratch: Memory of this rank's layers.
+        """
+        self._settings = settings
+        self._scratch = scratch
+        self._group: _core.RankGroup | None = None
+        self._end: weakref.finalize[..., Ranks] | None = None
+        self.process_ids: list[int] = []
+
+    @property
+    def fault(self) -> str | None:
+        """Why the group has ended; None while it has not."""
+        return None if self._group is None else self._group.fault
+
+    def begin(self, shape: RunnerShape) -> None:
+        """Start the processes, in the place of those before, and wait until they have their part.
+
+        Raises:
+            ModelError: One cannot load its part, or there is no shared memory.
+        """
+        self.close()
+        settings = self._settings
+        layout = Layout(settings.num_ranks, max_numbers(shape))
+        descriptor = layout.create()
+        try:
+            group = layout.open(descriptor, 0, settings.spin_s, settings.timeout_s)
+            common = {
+                **{name: getattr(settings, name) for name in RankSettings.__slots__},
+                "spin_s": settings.spin_s,
+                "descriptor": descriptor,
+                "layout": layout,
+                "shape": shape,
+                "parent": os.getpid(),
+            }
+            each = [{**common, "rank": rank} for rank in range(1, settings.num_ranks)]
+            processes = RankProcesses(
+                each, descriptor, lambda rank: group.fail(rank, has_ended=True)
+            )
+        finally:
+            os.close(descriptor)
+        self._group = group
+        self._end = weakref.finalize(self, _end, group, processes)
+        self.process_ids = processes.process_ids
+        try:
+            processes.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the processes; without effect where there are none."""
+        if self._end is not None:
+            self._end()
+        self.process_ids = []
+
+    def send(self, message: Tensor) -> None:
+        """Tell all other ranks what to compute by int32 numbers `[N]`.
+
+        Raises:
+            RankError: The group has ended.
+        """
+        self._running.send(message)
+
+    def gather(self, x: Tensor, out: Tensor, widths: list[int]) -> None:
+        """See `Gather.gather`."""
+        self._running.gather(x, out, widths)
+
+    def scratch(self, num_numbers: int, dtype: torch.dtype, *, is_input: bool) -> Tensor:
+        """See `Gather.scratch`."""
+        return self._scratch.take(num_numbers, dtype, is_input=is_input)
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """End the group where this rank fails amid a step: the others wait for it."""
+        try:
+            yield
+        except BaseException:
+            self._running.fail(0)
+            raise
+
+    @property
+    def _running(self) -> _core.RankGroup:
+        assert self._group is not None, "a runner began the group"
+        return self._group
+
+
+class LeadTransformer(Transformer):
+    """The part of the model that rank 0 computes, together with the others."""
+
+    ranks: Ranks
+    _hidden: Tensor
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        metadata: AttentionMetadata,
+        kv_cache: Tensor,
+        selected: Tensor | None = None,
+        adapters: Tensor | None = None,
+        states: States | None = None,
+    ) -> Tensor:
+        """See `Transformer.forward`."""
+        assert adapters is None, "refused at load"
+        assert states is None, "refused at load"
+        self.ranks.send(forward_message(input_ids, metadata, selected))
+        with self.ranks.in_step():
+            self._hidden = super().forward(input_ids, metadata, kv_cache, selected)
+        return self._hidden
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """See `Transformer.logits`; `hidden` are rows of the last forward pass."""
+        offset = int(hidden.storage_offset() - self._hidden.storage_offset())
+        self.ranks.send(logits_message(offset // hidden.stride(0), len(hidden)))
+        with self.ranks.in_step():
+            return super().logits(hidden, out)
+
+    def copy_blocks(self, kv_cache: Tensor, pairs: Tensor) -> None:
+        """See `Transformer.copy_blocks`."""
+        self.ranks.send(copy_message(pairs))
+        with self.ranks.in_step():
+            super().copy_blocks(kv_cache, pairs)
+
+
+def _end(group: _core.RankGroup, processes: RankProcesses) -> None:
+    group.close()
+    processes.close()

@@ -1,0 +1,54 @@
+"""A rank other than 0: it computes its part of each step, as rank 0 tells it."""
+
+import torch
+from torch import Tensor
+
+from chairlift import _core
+from chairlift.engine.ranks.messages import Inbox, Kind
+from chairlift.engine.ranks.segment import Scratch
+from chairlift.engine.runner.shape import RunnerShape
+from chairlift.model.forward.transformer import Transformer
+
+
+class RankWorker:
+    """The part of one rank: weights, keys and values of its heads."""
+
+    def __init__(self, group: _core.RankGroup, scratch: Scratch, shape: RunnerShape) -> None:
+        """Take what it meets the others by, before there are weights."""
+        self._group = group
+        self._scratch = scratch
+        self._shape = shape
+        self._inbox = Inbox(shape)
+        self._hidden = torch.empty(0)
+
+    def gather(self, x: Tensor, out: Tensor, widths: list[int]) -> None:
+        """See `Gather.gather`."""
+        self._group.gather(x, out, widths)
+
+    def scratch(self, num_numbers: int, dtype: torch.dtype, *, is_input: bool) -> Tensor:
+        """See `Gather.scratch`."""
+        return self._scratch.take(num_numbers, dtype, is_input=is_input)
+
+    @torch.inference_mode()
+    def run(self, transformer: Transformer, kv_cache: Tensor) -> None:
+        """Compute what the messages of rank 0 ask for, until the group is closed.
+
+        Args:
+            transformer: The part of this rank.
+            kv_cache: Its blocks; see `allocate_kv_cache`.
+
+        Raises:
+            RankError: The group has ended otherwise.
+        """
+        transformer.reserve(self._shape.max_num_batched_tokens)
+        inbox = self._inbox
+        while (length := self._group.receive(inbox.message)) is not None:
+            kind = Kind(int(inbox.message[0]))
+            if kind is Kind.FORWARD:
+                ids, metadata, selected = inbox.read(length)
+                self._hidden = transformer.forward(ids, metadata, kv_cache, selected)
+            elif kind is Kind.LOGITS:
+                first, count = inbox.message[1:length].tolist()
+                transformer.logits(self._hidden[first : first + count])
+            else:
+                transformer.copy_blocks(kv_cache, inbox.message[1:length].view(-1, 2))
