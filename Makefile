@@ -77,14 +77,15 @@ ifeq ($(SYSTEM_UV),)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 else
-	uv venv --quiet --allow-existing --python '$(if $(filter python3,$(PYTHON)),>=3.11,$(PYTHON))' $(VENV)
+	uv venv --quiet --allow-existing --seed --python '$(if $(filter python3,$(PYTHON)),>=3.11,$(PYTHON))' $(VENV)
 endif
 
 # Packages arrive while the Rust module compiles: one needs the network, the other the processor.
 $(VENV)/.built: pyproject.toml Cargo.toml Cargo.lock $(RUST_SOURCES) | prerequisites $(BIN)/python
 	$(call say,Python packages and the Rust module in release mode)
 	@echo '    torch comes from $(or $(TORCH_INDEX),the default index; on a machine without a GPU TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes)'
-	@$(requirements) run > $(VENV)/requirements.txt
+	@# The port of the live page, too: three small packages.
+	@$(requirements) run http > $(VENV)/requirements.txt
 	$(INSTALL) 'maturin>=1.13,<2'
 	$(MATURIN_DEVELOP) --quiet --skip-install & module=$$!; \
 	  $(if $(TORCH_INDEX),$(INSTALL) --index-url '$(TORCH_INDEX)' "$$(grep '^torch>' $(VENV)/requirements.txt)";) \
@@ -113,7 +114,6 @@ demo: model ## Serve MODEL (default: demo; smollm2 is installed), stream seven p
 
 .PHONY: serve
 serve: model ## Serve MODEL (default: demo): gRPC on 127.0.0.1:50051, the live page and the OpenAI API on http://127.0.0.1:8000
-	@$(requirements) http | $(INSTALL) --quiet --requirement -
 	$(BIN)/chairlift serve $(MODEL) --http-listen 127.0.0.1:8000
 
 # --- checks -----------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ check-fleet: setup ## Two servers of the demo model behind the router, beside th
 # Ray in an environment of its own, which finds the rest in .venv: .venv stays as the tests know it.
 RAY := $(TOOLS)/ray
 
-$(RAY)/.installed: pyproject.toml | $(VENV)/.tested
+$(RAY)/.installed: pyproject.toml | $(VENV)/.built
 	$(call say,Ray in $(RAY))
 	$(UV) venv --quiet --allow-existing --python $(BIN)/python $(RAY)
 	$(requirements) run http ray | grep -v '^torch' | $(UV) pip install --quiet --python $(RAY)/bin/python --requirement -
@@ -260,7 +260,7 @@ $(RAY)/.installed: pyproject.toml | $(VENV)/.tested
 	@touch $@
 
 .PHONY: demo-ray
-demo-ray: setup $(RAY)/.installed ## A local Ray with two engines and an ingress: both at work, then one is killed under 64 streams
+demo-ray: $(RAY)/.installed ## A local Ray with two engines and an ingress: both at work, then one is killed under 64 streams
 	@$(RAY)/bin/python -m chairlift.ray.demo
 
 .PHONY: check-ray
