@@ -22,9 +22,7 @@ def test_generate_prints_what_the_readme_shows(chairlift: Run, demo: str) -> Non
 
 
 def python_examples() -> list[str]:
-    section = README.partition("## From Python\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"(?:^(?:    .*)?\n)+", section, re.MULTILINE)
-    return [re.sub("^    ", "", block, flags=re.MULTILINE) for block in blocks if block.strip()]
+    return re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def test_the_python_examples_answer(demo: str) -> None:
