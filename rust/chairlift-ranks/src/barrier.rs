@@ -174,7 +174,8 @@ impl<'a, W: Word> Barrier<'a, W> {
     /// What a look at the round says; None while ranks are missing.
     fn ended(&self, round: Round) -> Option<Result<Round, Broken>> {
         let found = self.word(ROUND).load();
-        if found == round.0 {
+        // A round that ended before the poison has ended for all; the next one finds the poison.
+        if found & !POISON == round.0 {
             return Some(Ok(round));
         }
         (found & POISON != 0).then(|| Err(Broken::from_word(self.word(CAUSE).load())))
@@ -191,7 +192,7 @@ impl<'a, W: Word> Barrier<'a, W> {
                 Ok(round)
             }
             // Two ranks can both be the last.
-            Err(found) if found == round.0 => Ok(round),
+            Err(found) if found & !POISON == round.0 => Ok(round),
             Err(_) => Err(Broken::from_word(self.word(CAUSE).load())),
         }
     }

@@ -172,6 +172,17 @@ fn a_poison_reaches_a_rank_that_waits_or_comes_to_wait() {
     explore(3, Defect::None, poison_or_wait);
 }
 
+#[test]
+fn a_round_that_ended_before_the_poison_has_ended_for_all() {
+    explore(2, Defect::None, |group, rank| {
+        let barrier = group.barrier(rank);
+        assert!(barrier.wait(LIMITS).is_ok());
+        if rank == 0 {
+            barrier.poison(Cause::Closed, 0);
+        }
+    });
+}
+
 /// A model that fails ends its process: each runs in one of its own.
 #[test]
 fn the_models_find_each_defect() {

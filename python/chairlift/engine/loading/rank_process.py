@@ -49,7 +49,7 @@ def main(settings: dict[str, Any]) -> None:
     try:
         worker.run(transformer, kv_cache)
     except _core.RankError as error:
-        _log.warning("a rank ends with its group", extra=fields(rank=rank, reason=str(error)))
+        _log.warning("a rank ends with its group: %s", error, extra=fields(rank=rank))
     except BaseException:
         group.fail(rank)
         _log.exception("a rank fails", extra=fields(rank=rank))
