@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,22 @@ def test_an_idle_engine_notices_that_a_rank_has_ended(make_ranks):
     wait_until(lambda: ranks_of(engine).fault is not None)
     with pytest.raises(EngineDownError, match="the process of rank 1 ended"):
         engine.advance()
+
+
+def test_a_fork_of_the_host_program_ends_no_rank(make_ranks):
+    engine = make_ranks(tensor_parallel=2)
+    with warnings.catch_warnings():
+        # Python warns of forks of a process with threads, which host programs do.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        fork = os.fork()
+    if fork == 0:
+        ranks_of(engine).close()
+        os._exit(0)
+    assert os.waitpid(fork, 0)[1] == 0
+    assert ranks_of(engine).fault is None
+    prompt = tiny_model.prompts(num=1)[0]
+    tokens = token_ids(run(engine, [greedy(prompt, NUM_TOKENS, ignore_eos=True)])[0])
+    assert len(tokens) == NUM_TOKENS
 
 
 def test_a_closed_engine_leaves_no_process_and_no_memory(make_ranks):

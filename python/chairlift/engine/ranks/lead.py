@@ -185,5 +185,7 @@ class LeadTransformer(Transformer):
 
 
 def _end(group: _core.RankGroup, processes: RankProcesses) -> None:
-    group.close()
-    processes.close()
+    # A fork of this process shares the segment, and may end while the group goes on.
+    if processes.are_children:
+        group.close()
+        processes.close()

@@ -85,12 +85,14 @@ class RankProcesses:
                 message = f"rank {rank}: {line or 'its process ended while it was loading'}"
                 raise ModelError(message)
 
-    def close(self) -> None:
-        """End the processes, by force where they take too long; the group has ended.
+    @property
+    def are_children(self) -> bool:
+        """Whether this process started them; a fork of it did not."""
+        return os.getpid() == self._owner
 
-        After a fork the processes are the parent's: nothing happens.
-        """
-        if os.getpid() != self._owner or self._closing.is_set():
+    def close(self) -> None:
+        """End the processes, by force where they take too long; the group has ended."""
+        if self._closing.is_set():
             return
         self._closing.set()
         os.eventfd_write(self._wake, 1)
