@@ -181,6 +181,10 @@ def test_what_a_template_does_not_read_is_refused(chat, field):
     assert error.message.startswith(f"{field}: the model's chat template takes no ")
 
 
+def test_tools_that_a_template_does_not_read_are_refused_with_the_setting_that_helps():
+    assert "the setting tool_format" in refusal(Chat([USER], tools=TOOLS), PLAIN).message
+
+
 @pytest.mark.parametrize(
     ("tools", "field"),
     [

@@ -129,7 +129,7 @@ def check_template(chat: Chat, template: str, *, takes_reasoning: bool) -> None:
         RequestError: `BAD_PARAMETER`: the template would leave out tools, calls or reasoning.
     """
     if template_has_tools(chat) and not reads(template, "tools"):
-        _refuse("chat.tools", "takes no tools")
+        _refuse("chat.tools", "takes no tools: the setting tool_format writes them as text")
     reads_reasoning = takes_reasoning or any(reads(template, name) for name in _REASONING_NAMES)
     for i, message in enumerate(chat.messages):
         if message.tool_calls and not reads(template, "tool_calls"):
