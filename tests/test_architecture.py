@@ -230,6 +230,7 @@ def rust_graph(sources: Path) -> dict[str, set[str]]:
         "core",
         "kernels",
         "delivery",
+        "prefix-store",
         "fleet",
         "grammar",
         "python",

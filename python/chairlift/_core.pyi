@@ -411,6 +411,109 @@ class Posted:
     """Events that are not tokens of a tracked request."""
 
 @final
+class BlockUses:
+    """The blocks that steps used; immutable."""
+
+    def __len__(self) -> int: ...
+    def contents(self, pool: Tensor) -> bytes:
+        """Returns the bytes of the blocks, from a pool uint8 `[planes, blocks, width]`."""
+
+@final
+class MissingBlocks:
+    """The blocks that a request lacks, behind those that the prefix cache knows; immutable."""
+
+    @property
+    def first(self) -> int:
+        """Block index of the first."""
+
+    def __len__(self) -> int: ...
+
+@final
+class PrefixStore:
+    """Blocks on disk; any thread may call it, and no call but `close` waits for a file."""
+
+    def __new__(
+        cls,
+        folder: str,
+        *,
+        max_bytes: int,
+        block_bytes: int,
+        layout: bytes,
+        key: bytes,
+        admits_first: bool = False,
+    ) -> PrefixStore:
+        """Locks a folder, finds the blocks in it, and starts a thread to write and one to read.
+
+        Args:
+            folder: One process at a time has it; made if it is missing.
+            max_bytes: Bytes of all files, at most.
+            block_bytes: Bytes of a block, over all planes.
+            layout: 32 bytes that stand for the model, its numbers and their layout.
+            key: 32 secret bytes.
+            admits_first: Whether a block is written at its first use, not at its second.
+
+        Raises:
+            ConfigError: The bytes are too few.
+            OSError: Another process has the folder, or it cannot be read and written.
+        """
+
+    def write(self, pool: Tensor, uses: BlockUses) -> None:
+        """Copies used blocks that are worth it from a pool, uint8 `[planes, blocks, width]`.
+
+        Raises:
+            ValueError: The pool has blocks of another size.
+        """
+
+    def num_known(self, missing: MissingBlocks) -> int:
+        """Returns how many of the first missing blocks can be loaded."""
+
+    def begin_load(self, missing: MissingBlocks, saves: int | None = None) -> PrefixLoad | None:
+        """Begins to read the first missing blocks, as many as are known.
+
+        Args:
+            missing: From `Scheduler.missing_blocks`.
+            saves: Nanoseconds to compute them; None is not known.
+
+        Returns:
+            None where there are none, or where computing is predicted to be as fast.
+        """
+
+    def stats(self) -> PrefixStoreStats | None:
+        """Returns counts since it was opened; None once it is closed."""
+
+    def close(self, timeout_s: float) -> bool:
+        """Writes what waits and releases the folder; returns False if the time was too short."""
+
+@final
+class PrefixLoad:
+    """Blocks on their way from disk; reading ends when it is dropped."""
+
+    def poll(self, timeout_s: float) -> int | None:
+        """Returns how many blocks are ready; waits for the first. None if no more come."""
+
+    def place(self, pool: Tensor, blocks: Sequence[int]) -> None:
+        """Copies the next blocks that are ready into these of a pool; none into block 0."""
+
+@final
+class PrefixStoreStats:
+    """Counts of a store, in blocks."""
+
+    num_blocks: int
+    """Blocks that can be loaded."""
+    num_bytes: int
+    num_foreign: int
+    """Segments of other models, layouts or keys."""
+    loaded: int
+    written: int
+    dropped: int
+    """Writes that the full queue did not take."""
+    failed: int
+    """Writes that the system refused."""
+    corrupt: int
+    declined: int
+    """Loads that were predicted to take as long as computing."""
+
+@final
 class ProcessGuard:
     """A thread that ends this process and never needs the interpreter's lock.
 
@@ -887,6 +990,38 @@ class Scheduler:
 
     def block_snapshot(self) -> BlockEvents:
         """Returns all reported blocks as stored now, each behind its parent; O(blocks)."""
+
+    def track_block_uses(self) -> None:
+        """Tells from now on which blocks are used, and names those that requests lack.
+
+        The model has one KV group without a window and no recurrent states.
+        """
+
+    def take_block_uses(self) -> BlockUses | None:
+        """Returns the blocks that were computed or found since the last call; None for none.
+
+        Their content stays until the next plan is carried out.
+        """
+
+    def missing_blocks(self, request_id: int) -> MissingBlocks:
+        """Names the blocks that a new request lacks and may read from a store."""
+
+    def predict_prompt(self, start: int, count: int) -> int | None:
+        """Returns the nanoseconds to compute tokens of a prompt; None before any was measured."""
+
+    def hold(self, now: int, request_id: int) -> bool:
+        """Keeps a new request out of the queue; returns False if it is not a new one in it."""
+
+    def release_held(self, now: int, request_id: int) -> None:
+        """Lets a held request into the queue; nothing if it has ended."""
+
+    def insert_blocks(self, request_id: int, first: int, count: int) -> list[int] | None:
+        """Makes free blocks known as those of a held request, from block index `first` on.
+
+        Returns:
+            At most `count` blocks to be filled before the next plan is carried out; 0 stands for
+            one that is known already. None if the request is not held any more.
+        """
 
     def remove_adapter(self, slot: int) -> None:
         """Reports the blocks of an adapter that is unloaded as removed; O(blocks)."""

@@ -157,6 +157,28 @@ async def test_host_memory_and_swapped_tokens_are_counted(serve, settings, scrap
     assert load.num_swapped_tokens + load.num_recomputed_tokens > 0
 
 
+async def test_blocks_on_disk_are_counted(serve, settings, scrape, tmp_path):
+    key = tmp_path / "key"
+    key.touch(mode=0o600)
+    key.write_bytes(bytes(32))
+    store = {
+        "prefix_store": str(tmp_path / "store"),
+        "prefix_store_bytes": "1MiB",
+        "prefix_store_key": str(key),
+        "prefix_store_uses": 1,
+    }
+    counts = []
+    for _ in range(2):
+        async with serve(server=settings, **store) as server:
+            received = await server.say(start("r", max_tokens=1, prompt=[7] * 49))
+            counts.append(await scrape())
+    assert counts[0]["chairlift_prefix_store_loaded_blocks_total"] == 0
+    assert counts[1]["chairlift_prefix_store_loaded_blocks_total"] == 3
+    assert counts[1]["chairlift_prefix_store_blocks"] == 3
+    assert 0 < counts[1]["chairlift_prefix_store_bytes"] <= 2**20
+    assert received.end("r").finished.usage.cached_tokens == 48
+
+
 async def test_a_gateway_finds_the_names_it_looks_for(serve, settings, scrape, tiny_folder):
     async with serve(server=settings, max_num_seqs=2) as server:
         call = server.generation.Generate()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from chairlift._core import Load
+from chairlift._core import Load, PrefixStoreStats
 from chairlift.api.errors import Reason
 from chairlift.server.metrics import (
     FIRST_TOKEN_S,
@@ -60,6 +60,7 @@ def metrics_page() -> str:
     # A metric shows its labels once it counts something.
     metrics.accepted("default", 1)
     metrics.refused("default", Reason.INTERNAL)
+    metrics.watch_prefix_store(lambda: cast("PrefixStoreStats", _AnyLoad()))
     families = list(metrics.registry.collect())
     own = [family for family in families if family.name.startswith("chairlift_")]
     others = [family for family in families if family not in own]

@@ -138,6 +138,16 @@ class EngineConfig(BaseModel):
     prefix_cache: bool = True
     """Share the KV blocks of equal prompt beginnings within a tenant, of a hybrid its states,
     too."""
+    prefix_store: str | None = None
+    """Folder that keeps KV blocks of prompts on disk, for one server at a time: a request of the
+    same beginning loads them where that is faster than computing; see docs/prefix-store.md.
+    Default: none."""
+    prefix_store_bytes: Annotated[int, _SIZE, Field(ge=1)] | None = None
+    """Size of that folder at most, such as 20GiB."""
+    prefix_store_key: str | None = None
+    """File with 32 secret bytes or more, of mode 0600; names of blocks are keyed by it."""
+    prefix_store_uses: Annotated[int, Field(ge=1, le=2)] = 2
+    """A block is written when it is used so many times, 1 or 2."""
     state_snapshots: Annotated[int, Field(ge=0)] | None = None
     """States of a hybrid that are kept for prompts with the same beginning; default: four for each
     row, in at most a quarter of the KV cache's memory, and at least eight."""
@@ -222,6 +232,10 @@ class EngineSettings(TypedDict, total=False):
     kv_cache_memory: int | str | None
     swap_memory: int | str | None
     prefix_cache: bool
+    prefix_store: str | None
+    prefix_store_bytes: int | str | None
+    prefix_store_key: str | None
+    prefix_store_uses: int
     state_snapshots: int | None
     device: Device | Literal["auto", "cpu", "cuda"]
     dtype: Dtype | Literal["auto", "float32", "bfloat16", "float16"]

@@ -21,7 +21,12 @@ from chairlift.cli.values import duration, size
 
 Command = Callable[..., None]
 
-SIZES = frozenset({"kv_cache_memory", "swap_memory", "max_receive_bytes", "max_text_bytes"})
+SIZES = frozenset(
+    {
+        *("kv_cache_memory", "swap_memory", "prefix_store_bytes"),
+        *("max_receive_bytes", "max_text_bytes"),
+    }
+)
 """Settings in bytes."""
 
 ENGINE_SETTINGS = tuple(name for name in EngineConfig.model_fields if name != "block_size")
@@ -31,6 +36,11 @@ ADAPTER_SETTINGS = frozenset(
     {"adapters", "adapter_tenants", "adapter_folder", "max_adapters", "max_adapter_rank"}
 )
 """Settings for commands whose requests can name an adapter."""
+
+PREFIX_STORE_SETTINGS = frozenset(
+    {"prefix_store", "prefix_store_bytes", "prefix_store_key", "prefix_store_uses"}
+)
+"""Settings for commands that leave it to the user whether there is a prefix cache."""
 
 ANSWER_SETTINGS = (
     *("dtype", "quantize", "kv_cache_dtype", "device"),
@@ -55,6 +65,8 @@ def engine_options(
         without: Settings that this command sets itself.
         defaults: Settings whose default differs from that of `EngineConfig`.
     """
+    if "prefix_cache" in without:
+        without |= PREFIX_STORE_SETTINGS
     names = [name for name in ENGINE_SETTINGS if name in only - without]
     values = {**dict.fromkeys(DEVICE_SETTINGS), **(defaults or {})}
     return config_options(EngineConfig, names, into="settings", panel="Engine", defaults=values)

@@ -39,6 +39,10 @@ class Steps(Protocol):
     def num_in_flight(self) -> int:
         """Steps that have not ended."""
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a request waits for blocks from disk."""
+
     def advance(self) -> StepOutput:
         """Run a step."""
 
@@ -86,7 +90,8 @@ def answer_all(engine: Steps, requests: Iterable[Request]) -> list[Answer]:
             output = engine.advance()
             for event in engine.events(output):
                 _take(event, drafts, answers)
-            idle_calls = idle_calls + 1 if output.record is None else 0
+            is_idle = output.record is None and not engine.is_loading
+            idle_calls = idle_calls + 1 if is_idle else 0
             if idle_calls > 1:
                 message = "the scheduler runs nothing although requests wait"
                 raise RuntimeError(message)

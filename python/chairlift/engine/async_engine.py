@@ -187,8 +187,10 @@ class AsyncEngine:
         thread.stop()
         if not await asyncio.to_thread(thread.join, JOIN_TIMEOUT_S):
             logger.error("the engine thread does not end: a step takes too long")
-        elif not was_dead and not self._requests:
-            self.has_leaked = has_leaked(self.engine)
+        else:
+            if not was_dead and not self._requests:
+                self.has_leaked = has_leaked(self.engine)
+            await asyncio.to_thread(self.engine.stepper.close_store)
         self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     def fail_all(self) -> None:

@@ -3,7 +3,6 @@
 Any exception of the scheduler but a refusal is a bug in it, and takes the engine down.
 """
 
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -48,6 +47,7 @@ class Core:
         loaded: LoadedModel,
         clock: Callable[[], int],
         wrap: Callable[[_core.Scheduler], _core.Scheduler],
+        hash_key: bytes,
     ) -> None:
         """Build the scheduler of a model.
 
@@ -56,6 +56,7 @@ class Core:
             loaded: The model.
             clock: Nanoseconds.
             wrap: Returns what to call instead of the scheduler.
+            hash_key: 32 secret bytes by which blocks of the prefix cache are named.
 
         Raises:
             ConfigError: A setting is out of range.
@@ -70,7 +71,7 @@ class Core:
                 vocab_size=vocab_size,
                 num_blocks=loaded.num_blocks,
                 kv_windows=loaded.config.spec.kv_windows,
-                hash_key=secrets.token_bytes(32),
+                hash_key=hash_key,
                 token_table=self.token_table,
                 steps_in_flight=steps_in_flight(config),
                 num_host_blocks=0 if host_pool is None else host_pool.num_blocks,

@@ -34,8 +34,17 @@ from chairlift.core.tenant_view import TenantView
 from chairlift.engine.answer_all import answer_all
 from chairlift.engine.block_reports import BlockReports, BlockSink, BlockSnapshot
 from chairlift.engine.loading.load import load_model, new_preparer, set_threads
-from chairlift.engine.loading.loaded import Loader, OnProgress
+from chairlift.engine.loading.loaded import LoadedModel, Loader, OnProgress
 from chairlift.engine.lora.registry import Adapters, OnBadAdapter
+from chairlift.engine.prefix_store import (
+    PrefixStore,
+    StoreKeys,
+    check_store,
+    open_store,
+    pool_bytes,
+    probe_prompt,
+    store_keys,
+)
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.sampler import NoEnd
@@ -94,6 +103,7 @@ class Engine:
             ModelError: The model, or an adapter, cannot be loaded.
         """
         config = engine_config(**settings)
+        keys = store_keys(config)
         set_threads(config)
         loaded = loader(model, config, on_progress)
         self.config = loaded.resolved.settings
@@ -128,6 +138,27 @@ class Engine:
         self.text_limits = self.preparer.text_limits
         self._outputs: dict[int, Output] = {}
         self._is_closed = False
+        if keys is not None:
+            self._use_store(loaded, keys)
+
+    def _use_store(self, loaded: LoadedModel, keys: StoreKeys) -> None:
+        """Open the prefix store, for blocks as this process computes them.
+
+        Raises:
+            ConfigError: The model or a setting does not fit it.
+        """
+        check_store(loaded)
+        scheduler = self.stepper.core.scheduler
+        scheduler.track_block_uses()
+        prompt = probe_prompt(loaded.config.spec.vocab_size, self.max_context_len)
+        self.generate([prompt], Sampling(temperature=0.0), Stopping(max_tokens=1, ignore_eos=True))
+        uses = scheduler.take_block_uses()
+        probed = b"" if uses is None else uses.contents(pool_bytes(loaded.kv_cache))
+        store = open_store(self.config, loaded, keys, probed)
+        if store is not None:
+            size = self.config.block_size
+            blocks = PrefixStore(store, loaded.kv_cache, keys.names, size, self.clock)
+            self.stepper.use_store(blocks)
 
     def __enter__(self) -> Self:
         return self
@@ -241,6 +272,7 @@ class Engine:
                     num_prompt_tokens=len(prepared.prompt),
                     ends_early=prepared.ends_early,
                 )
+        self.stepper.begin_load(added.request_id)
         return Accepted(
             added.request_id, len(prepared.prompt), added.queue_position, prepared.sampling.seed
         )
@@ -317,6 +349,16 @@ class Engine:
     def num_in_flight(self) -> int:
         """Steps that were launched and have not ended; 0 between two steps of a CPU."""
         return self.stepper.num_in_flight
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a request waits for blocks from disk: `advance` may have no step to run."""
+        return self.stepper.is_loading
+
+    def prefix_store_stats(self) -> _core.PrefixStoreStats | None:
+        """Return the counts of the prefix store; None without one. Any thread may call this."""
+        store = self.stepper.prefix_store
+        return None if store is None else store.stats()
 
     def advance(self) -> StepOutput:
         """Launch what there is to run and end the oldest step; its events stay as they are.

@@ -197,7 +197,7 @@ class EngineLoop:
         if answers or len(output.events) or (self.watched and output.record is not None):
             self._wait_for_credit()
             self._send(Delivery(answers, output, self.engine.clock()))
-        if output.record is None:
+        if output.record is None and not self.engine.is_loading:
             self._rest()
 
     def _enqueue(self, request: SubmittedRequest) -> Accepted | RequestError:

@@ -21,17 +21,19 @@ mod block_table;
 mod check;
 mod fork;
 mod index_list;
+mod loaded;
 mod prefix_cache;
 mod snapshots;
 mod swap;
 
 use self::{
-    block_log::BlockLog, block_map::BlockMap, block_pool::BlockPool, prefix_cache::PrefixCache,
-    snapshots::Snapshots, swap::HostPool,
+    block_log::BlockLog, block_map::BlockMap, block_pool::BlockPool, loaded::UseLog,
+    prefix_cache::PrefixCache, snapshots::Snapshots, swap::HostPool,
 };
 pub use self::{
     block_log::{BlockEvent, BlockEventKind, BlockEvents},
     block_map::{CellUse, MAX_CELLS},
+    loaded::{BlockUse, StoredName},
     prefix_cache::{Adapter, Namespace},
 };
 pub(crate) use self::{block_table::BlockTable, check::TableUse};
@@ -56,6 +58,8 @@ pub(crate) struct KvCache {
     prefix_cache: PrefixCache,
     /// What is told of it; None: nothing is. A pointer, since few servers have it.
     log: Option<Box<BlockLog>>,
+    /// What a store outside of the pool may keep; None: there is none.
+    uses: Option<Box<UseLog>>,
     block_size: usize,
     groups: Vec<Group>,
     has_windows: bool,
@@ -87,6 +91,7 @@ impl KvCache {
                 config.block_size,
             ),
             log: None,
+            uses: None,
             block_size: config.block_size,
             groups: groups.collect(),
             has_windows: config.kv_groups.iter().any(|kv| kv.window.is_some()),
@@ -108,7 +113,10 @@ impl KvCache {
         let root = self.prefix_cache.root(namespace);
         let num_indices = num_tokens.div_ceil(self.block_size);
         let source = self.source(namespace);
-        BlockTable::new(self.groups.len(), num_indices, (root, source), tenant)
+        let mut table = BlockTable::new(self.groups.len(), num_indices, (root, source), tenant);
+        // The number of an adapter's load means nothing to the next process.
+        table.is_stored = self.uses.is_some() && namespace.adapter.slot == 0;
+        table
     }
 
     /// How the blocks are used, by cells; the blocks of `tenant` are counted apart.
@@ -328,23 +336,38 @@ impl KvCache {
         let num_full = num_computed / self.block_size;
         self.extend_hashes(table, tokens, num_full);
         for block_index in table.num_published..num_full {
-            let tokens =
-                &tokens[block_index * self.block_size..(block_index + 1) * self.block_size];
-            let (hash, parent) = (table.hashes[block_index], table.parent(block_index));
             for group in 0..self.groups.len() {
                 let block = table.block(group, block_index);
                 // Nothing that came back from host memory is behind a window.
                 if block != NULL_BLOCK
-                    && self
-                        .prefix_cache
-                        .publish(group, block, hash, parent, tokens)
+                    && self.publish_block((group, block), table, tokens, block_index)
+                    && table.is_stored
                 {
-                    let parent = (block_index > 0).then_some(parent);
-                    self.report_stored((group, block), table.source, hash, parent, tokens);
+                    self.note_use(block, &table.hashes[block_index], false);
                 }
             }
         }
         table.num_published = num_full;
+    }
+
+    /// Makes a block known as that of a group at an index; false if it is already, or an equal one.
+    fn publish_block(
+        &mut self,
+        (group, block): (usize, BlockId),
+        table: &BlockTable,
+        tokens: &[i32],
+        block_index: usize,
+    ) -> bool {
+        let tokens = &tokens[block_index * self.block_size..(block_index + 1) * self.block_size];
+        let (hash, parent) = (table.hashes[block_index], table.parent(block_index));
+        let is_new = self
+            .prefix_cache
+            .publish(group, block, hash, parent, tokens);
+        if is_new {
+            let parent = (block_index > 0).then_some(parent);
+            self.report_stored((group, block), table.source, hash, parent, tokens);
+        }
+        is_new
     }
 
     /// Gives back the blocks that no token of `tokens` from `num_computed` on sees. What becomes free is promised again

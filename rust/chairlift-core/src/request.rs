@@ -116,6 +116,8 @@ pub(crate) struct Request {
     pub(crate) cache_read: bool,
     pub(crate) cache_write: bool,
     pub(crate) is_paused: bool,
+    /// Blocks of its prompt are loaded: it has no row until it is released.
+    pub(crate) is_held: bool,
     /// No more credit follows: the answer ends when it is spent.
     pub(crate) credit_is_final: bool,
     /// The sequence that computes the prompt for it, while it waits for that, with a row or without.
@@ -198,6 +200,7 @@ impl Request {
             parent: None,
             num_siblings: 0,
             is_paused: false,
+            is_held: false,
             credit_is_final: false,
             prompt: PromptOutput::new(new.prompt_output, &new.text),
             credit_end: new
@@ -278,9 +281,9 @@ impl Request {
         }
     }
 
-    /// It may not go on: paused, or its credit is spent when the steps in flight have ended.
+    /// It may not go on: paused, held, or its credit is spent when the steps in flight have ended.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.is_paused || self.num_tokens() >= self.credit_end
+        self.is_held || self.is_paused || self.num_tokens() >= self.credit_end
     }
 
     /// Holds its row for nothing: suspended, and no step in flight names it.

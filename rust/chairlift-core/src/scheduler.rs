@@ -30,6 +30,7 @@ mod end;
 mod explain;
 mod fair_share;
 mod load;
+mod loading;
 mod outcome;
 mod preempt;
 mod reserved_rows;
@@ -49,6 +50,7 @@ pub use self::{
     draft::{DraftCandidate, MAX_DRAFTS},
     explain::{Explanation, RequestState, WaitingList},
     load::Load,
+    loading::MissingBlocks,
     step::Next,
     step_record::{RowRecord, RowWork, StepRecord},
 };

@@ -30,6 +30,7 @@ mod new_request;
 mod norms;
 mod outboxes;
 mod plan;
+mod prefix_store;
 mod process_guard;
 mod ranks;
 mod recording;
@@ -63,6 +64,7 @@ mod _core {
         load::Load,
         outboxes::{Outboxes, Posted},
         plan::apply_plan,
+        prefix_store::{BlockUses, MissingBlocks, PrefixLoad, PrefixStore, PrefixStoreStats},
         process_guard::ProcessGuard,
         recording::Recording,
         router::Router,

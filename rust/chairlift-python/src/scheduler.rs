@@ -18,6 +18,7 @@ use crate::{
     events::{Buffers, Events, end_reason},
     load::Load,
     new_request::NewRequest,
+    prefix_store::{BlockUses, MissingBlocks},
     step_record,
     text::{StopRegex, TokenTable},
     waits::Waiting,
@@ -298,6 +299,36 @@ impl Scheduler {
 
     fn block_snapshot(&self) -> BlockEvents {
         BlockEvents::new(self.inner.block_snapshot(), self.inner.config().block_size)
+    }
+
+    fn track_block_uses(&mut self) {
+        self.inner.track_block_uses();
+    }
+
+    fn take_block_uses(&mut self) -> Option<BlockUses> {
+        let uses = self.inner.take_block_uses();
+        (!uses.is_empty()).then_some(BlockUses(uses))
+    }
+
+    fn missing_blocks(&mut self, request_id: u64) -> MissingBlocks {
+        MissingBlocks(self.inner.missing_blocks(RequestId(request_id)))
+    }
+
+    fn predict_prompt(&self, start: usize, count: usize) -> Option<u64> {
+        self.inner.predict_prompt(start, count)
+    }
+
+    fn hold(&mut self, now: u64, request_id: u64) -> bool {
+        self.inner.hold(now, RequestId(request_id))
+    }
+
+    fn release_held(&mut self, now: u64, request_id: u64) {
+        self.inner.release_held(now, RequestId(request_id));
+    }
+
+    fn insert_blocks(&mut self, request_id: u64, first: usize, count: usize) -> Option<Vec<u32>> {
+        let request = RequestId(request_id);
+        self.inner.insert_blocks(request, first, count)
     }
 
     fn remove_adapter(&mut self, slot: u32) {

@@ -105,6 +105,18 @@ impl Device {
         }
     }
 
+    /// What lies in a block.
+    pub(crate) fn block(&self, block: u32) -> &[u64] {
+        let start = block as usize * self.block_size;
+        &self.kv[start..start + self.block_size]
+    }
+
+    /// What lies in a block, to be changed.
+    pub(crate) fn block_mut(&mut self, block: u32) -> &mut [u64] {
+        let start = block as usize * self.block_size;
+        &mut self.kv[start..start + self.block_size]
+    }
+
     /// Runs a plan, row after row. `root` gives the beginning of the chain of a request slot.
     pub(crate) fn run(
         &mut self,

@@ -28,6 +28,8 @@ pub(crate) enum Event {
     Clock(i64),
     /// Memory pressure: so many cached blocks are forgotten.
     Evict(usize),
+    /// A request in the queue is held until the blocks that it lacks are loaded from a store.
+    Load(Label),
 }
 
 /// How a step ends.
@@ -61,6 +63,7 @@ impl fmt::Display for Event {
             },
             Self::Flush => write!(f, "flush"),
             Self::Clock(by) => write!(f, "clock {by:+}"),
+            Self::Load(label) => write!(f, "load #{label}"),
             Self::Evict(count) => write!(f, "evict {count}"),
         }
     }

@@ -69,6 +69,10 @@ impl Chooser {
         if random.chance(faults.evict) {
             return Event::Evict(random.magnitude(1, 64));
         }
+        if random.chance(faults.load) && !world.live.is_empty() {
+            let index = random.pick(&world.live);
+            return Event::Load(world.clients[index].label);
+        }
         if random.chance(faults.flush) {
             return Event::Flush;
         }

@@ -87,6 +87,8 @@ pub(crate) struct Faults {
     pub(crate) change: Rate,
     /// A client proposes drafts.
     pub(crate) draft: Rate,
+    /// A request waits for blocks from a store.
+    pub(crate) load: Rate,
 }
 
 impl Scenario {
@@ -137,6 +139,7 @@ impl Scenario {
             late: sometimes(random, 768),
             change: 0,
             draft: 0,
+            load: 0,
         };
         let num_steps = random.magnitude(64, 2048);
         let every = if config.num_blocks <= 32 {
@@ -166,6 +169,7 @@ impl Scenario {
             traffic.is_greedy = true;
             traffic.max_sequences = config.max_sequences();
         }
+        faults.load = sometimes(random, 512);
         Self {
             seed: None,
             config,

@@ -36,6 +36,7 @@ impl World {
         let next = self.scheduler.schedule(self.now, &mut plan);
         let length = plan.encode(&mut self.buffer);
         self.plan = plan;
+        self.keep_blocks()?;
         if let Some(without) = without_drafts {
             let view = PlanView::parse(&self.buffer[..length]).map_err(|error| error.0)?;
             check_beside_drafts(&view, &self.scheduler, &without)?;
@@ -243,7 +244,8 @@ impl World {
         }
         self.scheduler
             .update(self.now, flight.step, &sampled)
-            .map_err(|error| error.to_string())
+            .map_err(|error| error.to_string())?;
+        self.keep_blocks()
     }
 
     /// A client gets so many tokens, of which it awaits one.

@@ -72,6 +72,7 @@ sights! {
     CacheHits "prompts with cached tokens",
     Trimmed "blocks behind a window",
     Evicted "cached blocks evicted",
+    Loaded "blocks loaded from a store",
     BlockEvents "block events",
     Flushes "flushes",
     ClockForward "clock jumps forward",

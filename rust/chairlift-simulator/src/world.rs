@@ -25,6 +25,7 @@ use crate::{
     random::mix,
     scenario::Scenario,
     service::Service,
+    store::Store,
     tally::{Sight, Tally},
     workload::{Arrival, Flaw, Label},
 };
@@ -71,6 +72,7 @@ pub(crate) struct World {
     pub(crate) scenario: Scenario,
     pub(crate) scheduler: Scheduler,
     pub(crate) device: Device,
+    pub(crate) store: Store,
     pub(crate) now: u64,
     /// The latest time that the scheduler was told.
     pub(crate) latest: u64,
@@ -127,9 +129,11 @@ impl World {
         let mut scheduler =
             Scheduler::new(config.clone(), Arc::clone(token_table)).map_err(|e| e.to_string())?;
         scheduler.report_blocks(REPORTED.map(str::to_owned).to_vec());
+        let store = Store::new(&config, &mut scheduler);
         Ok(Self {
             scheduler,
             device: Device::new(&config),
+            store,
             now: 1 << 40,
             latest: 0,
             rows_are_taken: false,
@@ -205,6 +209,7 @@ impl World {
                 );
                 self.tally.add(Sight::Evicted, evicted as u64);
             }
+            Event::Load(label) => self.load_blocks(*label)?,
         }
         self.collect()?;
         self.follow_blocks()?;

@@ -231,6 +231,8 @@ class Server:
             lambda record: self.metrics.step(record.duration_s, record.times)
         )
         engine.deliveries.watch(self.metrics.delivery)
+        if engine.engine.prefix_store_stats() is not None:
+            self.metrics.watch_prefix_store(engine.engine.prefix_store_stats)
         self._watchdog.limit_silence(INTERPRETER_TIMEOUT_S)
         self.gate.load(engine)
         self.gate.open()

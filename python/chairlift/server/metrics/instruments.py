@@ -11,7 +11,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from chairlift._core import Load
+from chairlift._core import Load, PrefixStoreStats
 from chairlift.api.errors import Reason
 from chairlift.api.types import FinishReason, Timeline
 from chairlift.server.metrics.activity import Activity
@@ -25,6 +25,7 @@ from chairlift.server.metrics.deliveries import (
     coarse,
 )
 from chairlift.server.metrics.load import LoadCollector, ServedModel
+from chairlift.server.metrics.prefix_store import PrefixStoreCollector
 from chairlift.server.metrics.tenants import TenantLabels
 from chairlift.server.metrics.vllm import AdapterRequests, VllmCollector
 
@@ -79,6 +80,10 @@ class Metrics:
             "request_decode_time_seconds": self._decode,
         }
         self.registry.register(VllmCollector(load, model, aliases, adapters))
+
+    def watch_prefix_store(self, stats: Callable[[], PrefixStoreStats | None]) -> None:
+        """Add the metrics of a prefix store, whose counts any thread may read."""
+        self.registry.register(PrefixStoreCollector(stats))
 
     def _add_counters(self) -> None:
         self._ended = self._counter(

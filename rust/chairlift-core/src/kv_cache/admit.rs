@@ -67,7 +67,12 @@ impl KvCache {
         for (i, &source) in start.sources.iter().enumerate() {
             let block = match source {
                 Source::Unseen => NULL_BLOCK,
-                Source::Known(block) => block,
+                Source::Known(block) => {
+                    if table.is_stored {
+                        self.note_use(block, &table.hashes[i / self.groups.len()], true);
+                    }
+                    block
+                }
                 Source::Host(host) => {
                     let block = self.allocate(table.tenant);
                     self.host.copy_in(host, block);

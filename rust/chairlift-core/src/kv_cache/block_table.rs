@@ -70,6 +70,8 @@ pub(crate) struct BlockTable {
     root: BlockHash,
     /// What is told of blocks that it publishes.
     pub(super) source: Option<Source>,
+    /// A store may keep its blocks.
+    pub(super) is_stored: bool,
     /// Whose its blocks are.
     pub(super) tenant: Tenant,
     /// Blocks that this request may still allocate without asking.
@@ -104,6 +106,7 @@ impl BlockTable {
             hashes: Vec::with_capacity(num_indices),
             root,
             source,
+            is_stored: false,
             tenant,
             num_published: 0,
             promised: 0,
@@ -131,6 +134,11 @@ impl BlockTable {
         }
         let room = other.hashes.capacity().saturating_sub(self.hashes.len());
         self.hashes.reserve_exact(room);
+    }
+
+    /// Whether a store may have its blocks.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.is_stored
     }
 
     /// Tokens whose blocks the prefix cache knew without a state behind them.

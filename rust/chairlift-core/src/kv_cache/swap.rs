@@ -47,6 +47,11 @@ impl HostPool {
         self.ins.push((source, target));
     }
 
+    /// Whether copies wait for a plan.
+    pub(super) fn has_copies(&self) -> bool {
+        !self.outs.is_empty() || !self.ins.is_empty()
+    }
+
     fn give_back(&mut self, blocks: impl Iterator<Item = HostBlock>) {
         if self.outs.is_empty() && self.ins.is_empty() {
             self.free.extend(blocks);

@@ -11,6 +11,7 @@ mod explain;
 mod failed_steps;
 mod final_credit;
 mod invariants;
+mod loading;
 mod pipelining;
 mod policies;
 mod prompts;

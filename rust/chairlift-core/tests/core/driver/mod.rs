@@ -219,6 +219,11 @@ impl Driver {
         self.runner.run(plan)
     }
 
+    /// What a block of the first KV group holds.
+    pub(crate) fn block_mut(&mut self, block: u32) -> &mut [u64] {
+        self.runner.block_mut(block)
+    }
+
     pub(crate) fn update(&mut self, step: StepId, tokens: &[i32]) {
         self.scheduler
             .update(self.now, step, tokens)

@@ -118,6 +118,12 @@ impl FakeRunner {
         sampled
     }
 
+    /// What a block of the first KV group holds.
+    pub(super) fn block_mut(&mut self, block: u32) -> &mut [u64] {
+        let start = block as usize * self.block_size;
+        &mut self.kv[0][start..start + self.block_size]
+    }
+
     /// The hash of the token before `position`.
     fn read(&self, group: usize, row: usize, position: usize) -> u64 {
         let Some(position) = position.checked_sub(1) else {

@@ -1,0 +1,111 @@
+//! Requests that wait until blocks of their prompts are loaded from a store outside of the pool.
+//!
+//! ```text
+//! add -> missing_blocks -> hold ... insert_blocks, insert_blocks ... -> release: in the queue as any other
+//! ```
+//!
+//! A held request is suspended: deadlines, cancels and changes hold for it as for any suspended one, and it never has a row.
+//! What is inserted is an entry of the prefix cache: if it is evicted before the request is admitted, it is computed.
+
+use super::Scheduler;
+use crate::{
+    cost_model::Work,
+    ids::{BlockId, Nanos, RequestId, Slot},
+    kv_cache::{BlockUse, StoredName},
+    request::{Origin, State},
+};
+
+/// Blocks of a prompt that the prefix cache does not know and a store may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MissingBlocks {
+    /// The block index of the first.
+    pub first: usize,
+    pub names: Vec<StoredName>,
+}
+
+impl Scheduler {
+    /// Tells which blocks are used from now on, and names those that requests lack.
+    ///
+    /// # Panics
+    /// If the model has several KV groups, windows or recurrent states.
+    pub fn track_block_uses(&mut self) {
+        let groups = &self.config.kv_groups;
+        let is_plain = groups.len() == 1 && groups[0].window.is_none();
+        assert!(
+            is_plain && self.config.state_snapshots.is_none(),
+            "invariant: a store keeps blocks of one KV group without a window"
+        );
+        self.kv.track_uses();
+    }
+
+    /// Moves the uses of blocks since the last call out. Their content stays until the next plan is carried out.
+    pub fn take_block_uses(&mut self) -> Vec<BlockUse> {
+        self.kv.take_uses()
+    }
+
+    /// The blocks that a new request lacks and a store may have: none if it may not read them.
+    pub fn missing_blocks(&mut self, request: RequestId) -> MissingBlocks {
+        let Some(slot) = self.new_in_queue(request) else {
+            return MissingBlocks::default();
+        };
+        let request = self.slots.live(slot);
+        if !request.cache_read || !request.table.is_stored() {
+            return MissingBlocks::default();
+        }
+        let first = request.num_hits(&self.kv);
+        let names = self.kv.missing(&mut request.table, &request.tokens, first);
+        MissingBlocks { first, names }
+    }
+
+    /// How long computing tokens of a prompt takes; None before anything was measured.
+    pub fn predict_prompt(&self, start: usize, count: usize) -> Option<Nanos> {
+        let time = self.costs.predict(Work::of(start, count));
+        (time > 0.0).then_some(time as Nanos)
+    }
+
+    /// Keeps a new request out of the queue until it is released; false if it is not a new one in the queue.
+    pub fn hold(&mut self, now: Nanos, request: RequestId) -> bool {
+        self.wait_clock.advance(now);
+        let slot = self.new_in_queue(request);
+        if let Some(slot) = slot {
+            self.alter(slot, |scheduler| scheduler.slots.live(slot).is_held = true);
+        }
+        slot.is_some()
+    }
+
+    /// Lets a request that is held into the queue; nothing if it has ended.
+    pub fn release_held(&mut self, now: Nanos, request: RequestId) {
+        self.wait_clock.advance(now);
+        if let Some(slot) = self.slots.first_sequence(request) {
+            self.alter(slot, |scheduler| scheduler.slots.live(slot).is_held = false);
+        }
+    }
+
+    /// Makes blocks known to the prefix cache as those of a held request from the block index `first` on, `count` at most:
+    /// the caller fills them before the next plan is carried out. The null block needs no filling.
+    ///
+    /// None if the request is not held any more; none while nothing can be inserted.
+    pub fn insert_blocks(
+        &mut self,
+        request: RequestId,
+        first: usize,
+        count: usize,
+    ) -> Option<Vec<BlockId>> {
+        let slot = self.slots.first_sequence(request)?;
+        let request = self.slots.live(slot);
+        if !request.is_held {
+            return None;
+        }
+        let inserted = self
+            .kv
+            .insert(&mut request.table, &request.tokens, first, count);
+        Some(inserted.unwrap_or_default())
+    }
+
+    /// The slot of a request that never had a row, if it is in the queue.
+    fn new_in_queue(&self, request: RequestId) -> Option<Slot> {
+        let slot = self.slots.first_sequence(request)?;
+        let state = self.request(slot).state;
+        (state == State::Waiting(Origin::Fresh)).then_some(slot)
+    }
+}

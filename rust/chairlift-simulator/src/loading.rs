@@ -1,0 +1,52 @@
+//! Requests that wait for blocks from the store, which keeps what was used.
+
+use crate::{
+    tally::Sight,
+    workload::Label,
+    world::{Checked, World, ensure},
+};
+
+impl World {
+    /// Copies the blocks that were used to the store: before a plan is carried out, and after a step has ended.
+    pub(crate) fn keep_blocks(&mut self) -> Checked {
+        self.store.keep(&mut self.scheduler, &self.device)
+    }
+
+    /// Loads the blocks that a request in the queue lacks, as far as the store has them.
+    pub(crate) fn load_blocks(&mut self, label: Label) -> Checked {
+        let (Some(index), Some(stored)) = (self.find(label), &self.store.0) else {
+            return Ok(());
+        };
+        let id = self.clients[index].id;
+        let missing = self.scheduler.missing_blocks(id);
+        let known: Vec<_> = missing
+            .names
+            .iter()
+            .map_while(|name| stored.get(name))
+            .collect();
+        if known.is_empty() {
+            return Ok(());
+        }
+        // `tell_time`, which would borrow the store too.
+        self.latest = self.latest.max(self.now);
+        let latest = self.latest;
+        ensure!(
+            self.scheduler.hold(self.now, id),
+            "#{label} lacks blocks and is not in the queue"
+        );
+        let blocks = self.scheduler.insert_blocks(id, missing.first, known.len());
+        let blocks = blocks.ok_or_else(|| format!("#{label} is held and takes no blocks"))?;
+        for (&block, content) in blocks.iter().zip(known) {
+            if block != 0 {
+                self.device.block_mut(block).copy_from_slice(content);
+                self.tally.saw(Sight::Loaded);
+            }
+        }
+        self.scheduler.release_held(self.now, id);
+        self.last_change = self.tally.steps();
+        self.attempt.is_unsettled |= self.attempt.oldest.is_some();
+        self.clients[index].wait.suspend(latest, false);
+        self.begin_to_wait(index);
+        Ok(())
+    }
+}
