@@ -376,8 +376,6 @@ mutants! { MUTANTS of "chairlift-core":
             "            let block = self.pool.allocate().expect(\"one is free\");\n            self.map.hold(block, 1, table.tenant);";
     loaded_one_place_too_early, "-", "loaded blocks are named as those before them", "kv_cache/loaded.rs":
         "table, tokens, block_index);\n            held" => "table, tokens, block_index.saturating_sub(1));\n            held";
-    loads_overtake_copies, "-", "a block is loaded where a copy has not been made", "kv_cache/loaded.rs":
-        "self.host.has_copies() ||" => "false && self.host.has_copies() ||";
     a_hit_is_told_as_its_neighbour, "-", "the use of a block is told with the name of another", "kv_cache/admit.rs":
         "&table.hashes[i / self.groups.len()], true" => "&table.hashes[0], true";
     loaded_blocks_are_never_free, "-", "what is loaded keeps an owner", "kv_cache/loaded.rs":
