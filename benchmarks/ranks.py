@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 from chairlift import Engine
+from chairlift.api.choices import Quantize
 from chairlift.api.types import Request, Sampling, Stopping, Tokens
 from chairlift.engine.ranks.segment import Layout
 from chairlift.model.config import ModelConfig
@@ -69,7 +70,7 @@ def measure(model: Path, num_ranks: int, quantize: str) -> dict[str, float]:
         model,
         tensor_parallel=num_ranks,
         num_threads=NUM_RANKS,
-        quantize=quantize,
+        quantize=Quantize(quantize),
         max_num_seqs=16,
         max_num_batched_tokens=512,
         prefix_cache=False,

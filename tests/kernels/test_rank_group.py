@@ -1,12 +1,19 @@
 """Ranks that meet in shared memory: what all of them gather, and how a group ends."""
 
+import itertools
 import mmap
+import os
+import resource
+import signal
+import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 import torch
 from chairlift import _core
+from chairlift.api.errors import ModelError
 from chairlift.engine.ranks.segment import Layout
 
 PATIENT_S = 60.0
@@ -160,3 +167,70 @@ def test_a_row_that_is_wider_than_an_area_is_refused():
     wide = torch.zeros(1, 2000)
     with pytest.raises(ValueError, match="areas: expected at least 8000 bytes, got 4096"):
         group.gather(wide, torch.zeros(1, 4000), [2000, 2000])
+
+
+def gather_forever(group, before_gather=lambda: None):
+    """Gather until the group ends, which is an error."""
+    x, out = torch.zeros(1, 8), torch.zeros(1, 16)
+    while True:
+        before_gather()
+        group.gather(x, out, [8, 8])
+
+
+def forked(group):
+    """Return a process that gathers as one of the ranks, and ends with the group."""
+    with warnings.catch_warnings():
+        # Python warns of forks of a process with threads; this one calls nothing that they hold.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process_id = os.fork()
+    if process_id == 0:
+        try:
+            gather_forever(group)
+        finally:
+            os._exit(0)
+    return process_id
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("spin_s", [0.0, 50e-6])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("rounds", [3, pytest.param(250, marks=pytest.mark.slow)])
+def test_a_rank_that_is_lost_at_any_barrier_ends_the_gathers_of_all(number, spin_s, rounds):
+    for lost_at in range(rounds):
+        layout = Layout(2, 16, 4096)
+        descriptor = layout.create()
+        first, second = (layout.open(descriptor, rank, spin_s, 0.5) for rank in range(2))
+        process_id = forked(second)
+        reached, gathered = threading.Event(), itertools.count()
+
+        def note(gathered=gathered, lost_at=lost_at, reached=reached):
+            if next(gathered) == lost_at:
+                reached.set()
+
+        def lose(group=first, process_id=process_id, reached=reached):
+            reached.wait(PATIENT_S)
+            os.kill(process_id, number)
+            if number == signal.SIGKILL:
+                # As the thread does that watches the processes of ranks.
+                os.waitid(os.P_PID, process_id, os.WEXITED | os.WNOWAIT)
+                group.fail(1, has_ended=True)
+
+        with ThreadPoolExecutor(1) as pool:
+            losing = pool.submit(lose)
+            with pytest.raises(_core.RankError, match="rank 1"):
+                gather_forever(first, note)
+            losing.result()
+        # A process that goes on later finds that the group has ended, and ends.
+        os.kill(process_id, signal.SIGCONT)
+        assert os.waitpid(process_id, 0)[1] in (0, signal.SIGKILL)
+        os.close(descriptor)
+
+
+def test_memory_that_is_not_there_is_an_error_at_the_start():
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(ModelError, match=r"tensor_parallel: no \d+ bytes of shared memory"):
+            Layout(2, 16).create()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
