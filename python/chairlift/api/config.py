@@ -146,8 +146,8 @@ class EngineConfig(BaseModel):
     """Size of that folder at most, such as 20GiB."""
     prefix_store_key: str | None = None
     """File with 32 secret bytes or more, of mode 0600; names of blocks are keyed by it."""
-    prefix_store_uses: Annotated[int, Field(ge=1, le=2)] = 2
-    """A block is written when it is used so many times, 1 or 2."""
+    prefix_store_uses: Annotated[int, Field(ge=1, le=2)] | None = None
+    """A block is written when it is used so many times, 1 or 2. Default: 2."""
     state_snapshots: Annotated[int, Field(ge=0)] | None = None
     """States of a hybrid that are kept for prompts with the same beginning; default: four for each
     row, in at most a quarter of the KV cache's memory, and at least eight."""
@@ -235,7 +235,7 @@ class EngineSettings(TypedDict, total=False):
     prefix_store: str | None
     prefix_store_bytes: int | str | None
     prefix_store_key: str | None
-    prefix_store_uses: int
+    prefix_store_uses: int | None
     state_snapshots: int | None
     device: Device | Literal["auto", "cpu", "cuda"]
     dtype: Dtype | Literal["auto", "float32", "bfloat16", "float16"]

@@ -68,7 +68,7 @@ def store_keys(config: EngineConfig) -> StoreKeys | None:
     names = ("prefix_store_bytes", "prefix_store_key")
     if config.prefix_store is None:
         for name in (*names, "prefix_store_uses"):
-            if name in config.model_fields_set and getattr(config, name) is not None:
+            if getattr(config, name) is not None:
                 message = f"{name}: expected none without prefix_store"
                 raise ConfigError(message)
         return None
