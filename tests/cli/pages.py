@@ -1,4 +1,4 @@
-"""Blocks of the documentation, and a reader who does what a page says.
+"""Read the blocks of the documentation, and run them as a page says.
 
 A block of commands is `sh`, or indented by four spaces; a program is `python`. A `text` block right
 behind shows what a block prints, where `...` on a line of its own stands for any lines. A comment

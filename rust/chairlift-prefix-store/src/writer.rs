@@ -119,10 +119,15 @@ impl Writer {
     fn make_room(&self, num_bytes: u64, writing: u64) -> io::Result<()> {
         let removed = self.index.lock().make_room(num_bytes, writing);
         let removed = removed.ok_or_else(|| io::Error::from(io::ErrorKind::StorageFull))?;
+        let mut result = Ok(());
         for path in removed {
-            fs::remove_file(path)?;
+            match fs::remove_file(path) {
+                // Its bytes are free, too, where an operator has removed it.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => result = Err(error),
+                _ => {}
+            }
         }
-        Ok(())
+        result
     }
 
     fn begin(

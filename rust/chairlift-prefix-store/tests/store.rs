@@ -100,6 +100,32 @@ fn what_was_written_is_loaded_by_the_next_process_in_order_up_to_the_first_unkno
 }
 
 #[test]
+fn a_segment_that_was_removed_by_hand_costs_no_write() {
+    let folder = folder();
+    let max_bytes = 12 * RECORD;
+    let mut store = Store::open(Options {
+        max_bytes,
+        ..options(folder.path())
+    })
+    .expect("a store");
+    for number in 0..100 {
+        offer(&mut store, number);
+        // Until it is written, so that files are there to be removed.
+        while store.stats().written + store.stats().failed <= u64::from(number) {
+            std::thread::yield_now();
+        }
+        if number == 20 {
+            for path in segments(folder.path()) {
+                fs::remove_file(path).expect("a segment");
+            }
+        }
+    }
+    assert!(store.close(LONG));
+    assert_eq!((store.stats().written, store.stats().failed), (100, 0));
+    assert!(store.stats().num_bytes <= max_bytes);
+}
+
+#[test]
 fn a_block_is_written_once() {
     let folder = folder();
     write(options(folder.path()), [1, 2, 1]);
