@@ -1459,7 +1459,8 @@ def num_rank_words(num_ranks: int) -> int:
 class RankGroup:
     """One rank's view of the memory that the processes of a model share.
 
-    Every call but those of `fault` waits for the other ranks, with a bound, and without the GIL.
+    `gather` and `send` wait for the other ranks with a bound, `receive` as long as it takes; none
+    of them holds the GIL meanwhile.
     """
 
     def __new__(
