@@ -322,6 +322,13 @@ def test_a_key_that_others_can_read_or_guess_is_refused(
         make_engine(**settings)
 
 
+def test_a_key_that_is_a_pipe_is_refused_and_not_waited_for(make_engine, settings, key):
+    key.unlink()
+    os.mkfifo(key, mode=0o600)
+    with pytest.raises(ConfigError, match=r"^prefix_store_key: .*: not a regular file"):
+        make_engine(**settings)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

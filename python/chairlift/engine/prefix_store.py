@@ -25,7 +25,8 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.api.config import EngineConfig
-from chairlift.api.errors import ConfigError
+from chairlift.api.errors import ConfigError, ModelError
+from chairlift.checkpoints.files.fields import open_regular
 from chairlift.engine.loading.loaded import LoadedModel
 from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.model.config import ModelConfig
@@ -94,11 +95,14 @@ def store_keys(config: EngineConfig) -> StoreKeys | None:
 
 def _read_secret(path: str) -> bytes:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(Path(path)) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             secret = file.read(_MAX_KEY_BYTES + 1)
     except OSError as error:
         message = f"prefix_store_key: {path}: {error.strerror}"
+        raise ConfigError(message) from None
+    except ModelError as error:
+        message = f"prefix_store_key: {error}"
         raise ConfigError(message) from None
     expected = None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
