@@ -38,9 +38,11 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// The tenant has its share of the rows, or had it before the plan.
+    /// The tenant has its share of the rows, or had it while what the plan takes away was there: a suspended request keeps
+    /// its row until another is admitted to it, which may be the last of several.
     pub(crate) fn has_had_share(&self, now: &RowUsage, tenant: u8) -> bool {
-        now.has_share(tenant) || self.rows_held.has_share(tenant)
+        let num_lost = self.rows_held.num_used(tenant) - self.row_usage.num_used(tenant);
+        now.has_share_beside(tenant, num_lost)
     }
 
     /// It was preempted while it was suspended.

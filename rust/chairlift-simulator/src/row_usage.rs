@@ -14,9 +14,17 @@ pub(crate) struct RowUsage {
 }
 
 impl RowUsage {
+    pub(crate) fn num_used(&self, tenant: u8) -> usize {
+        self.num_used.get(&tenant).copied().unwrap_or(0)
+    }
+
     pub(crate) fn has_share(&self, tenant: u8) -> bool {
-        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
-        num_used * self.num_used.len() >= self.num_rows
+        self.has_share_beside(tenant, 0)
+    }
+
+    /// The tenant has its share with so many rows more.
+    pub(crate) fn has_share_beside(&self, tenant: u8, more: usize) -> bool {
+        (self.num_used(tenant) + more) * self.num_used.len() >= self.num_rows
     }
 
     pub(crate) fn has_row(&self, tenant: u8) -> bool {
@@ -25,20 +33,20 @@ impl RowUsage {
 
     /// The tenant stays below its share until the last of so many rows more.
     pub(crate) fn stays_within(&self, tenant: u8, num_rows: usize) -> bool {
-        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
+        let num_used = self.num_used(tenant);
         (num_used + num_rows - 1) * self.num_used.len() < self.num_rows
     }
 
     /// How many of so many rows the tenant has beyond its share.
     pub(crate) fn num_spare(&self, tenant: u8, num_left: usize) -> usize {
         let share = self.num_rows.div_ceil(self.num_used.len().max(1)).max(1);
-        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
+        let num_used = self.num_used(tenant);
         num_used.saturating_sub(num_left).saturating_sub(share)
     }
 
     /// The tenant has more than its share of so many rows.
     pub(crate) fn is_beyond(&self, tenant: u8, num_rows: usize) -> bool {
-        let num_used = self.num_used.get(&tenant).copied().unwrap_or(0);
+        let num_used = self.num_used(tenant);
         num_used > 1 && (num_used - 1) * self.num_used.len() >= num_rows
     }
 

@@ -16,7 +16,10 @@
 use std::iter;
 
 use super::{MIN_CHUNK, Scheduler, step::StepBuilder};
-use crate::ids::{Nanos, Slot, Tenant};
+use crate::{
+    ids::{Nanos, Slot, Tenant},
+    request::Request,
+};
 
 /// The rows that run, by tenant.
 pub(super) struct RowUsage {
@@ -121,12 +124,28 @@ impl StepBuilder<'_> {
         let headroom = request.headroom(&scheduler.kv, scheduler.running.len());
         let (table, tokens) = (&request.table, &request.tokens);
         let fits = !usage.has_share(request.tenant)
+            && self.passes_deferred(request, usage)
             && scheduler.rows.num_missing(request.num_rows()) <= self.num_idle_rows
             && scheduler
                 .kv
                 .num_releases(table, tokens, 0, headroom, iter::empty())
                 == Some(0);
         fits.then_some(slot)
+    }
+
+    /// Whether a waiting request will be admitted before the prompts that the step will defer.
+    fn passes_deferred(&self, request: &Request, usage: &RowUsage) -> bool {
+        let running = self.scheduler.running.iter();
+        let running = running.filter(|slot| !self.claim.left_out.contains(slot));
+        let running = running.map(|&slot| self.scheduler.request(slot));
+        let in_step = running.filter(|other| other.num_pending() > 0);
+        // The first request of a step is never deferred.
+        let mut deferred = in_step
+            .skip(1)
+            .filter(|other| other.is_in_prompt() && usage.has_share(other.tenant));
+        let shares = &self.scheduler.queue.shares;
+        let served = shares.served(request.tenant);
+        deferred.all(|other| !request.is_preempted() && served <= shares.served(other.tenant))
     }
 
     /// The most tokens that a running request may have in the step, whose turn it is: a prompt leaves what tenants want that

@@ -190,3 +190,23 @@ fn a_prompt_leaves_what_other_tenants_want_and_no_more_than_half() {
     assert_eq!(driver.step(), "A32 R32");
     assert_eq!(driver.step(), "A60 R4*");
 }
+
+#[test]
+fn a_prompt_leaves_nothing_to_a_newcomer_that_waits_for_deferred_prompts() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_seqs, config.max_num_batched_tokens) = (4, 64);
+    (config.max_model_len, config.num_blocks) = (512, 512);
+    let mut driver = Driver::new(config);
+    driver.add_request('X', of("greedy", 300, 1));
+    driver.trace();
+    // Two rows of four are more than a third.
+    driver.add_request('A', of("flood", 1, 30));
+    driver.add_request('B', of("flood", 200, 1));
+    assert_eq!(driver.step(), "A1* B63");
+    driver.add_request('Q', of("quiet", 140, 1));
+    assert_eq!(driver.step(), "A1* Q63");
+    // It was served more than the flood: B goes on before it.
+    driver.add_request('R', of("greedy", 40, 1));
+    assert_eq!(driver.step(), "A1* Q63");
+    assert_eq!(driver.step(), "A1* Q14* B49");
+}

@@ -51,6 +51,8 @@ mutants! { OF_TENANTS of "chairlift-core":
         "entry(tenant).admitted_at < entry(other).waits_since" => "entry(tenant).admitted_at < entry(other).waits_since + 99_999";
     a_long_prompt_takes_the_step, "-", "prompts that have begun wait until the long prompt of another tenant is computed", "scheduler/fair_share.rs":
         "max.max(MIN_CHUNK)" => "max.max(MIN_CHUNK + 99_999)";
+    prompts_leave_tokens_to_deferred_ones, "-", "a prompt leaves tokens to a request that deferred prompts go before", "scheduler/fair_share.rs":
+        "            && self.passes_deferred(request, usage)\n" => "";
     yielded_rows_are_claimed_back, "-", "what has yielded goes before the requests for which it did", "scheduler/reserved_rows.rs":
         "self.passes_preempted(head)" => "self.passes_preempted(head).filter(|_| false)";
     yielded_rows_are_not_reserved, "-", "a preempted request takes a reserved row", "scheduler/reserved_rows.rs":
