@@ -328,6 +328,8 @@ class Account:
     prompt_tokens: int
     cached_tokens: int
     """Of the prompt, found in the prefix cache at the first admission."""
+    transferred_tokens: int
+    """Of `cached_tokens`, those whose blocks came from outside while the request was held."""
     output_tokens: int
     arrival: int
     first_scheduled: int | None
@@ -420,8 +422,19 @@ class BlockUses:
     """The blocks that steps used; immutable."""
 
     def __len__(self) -> int: ...
-    def contents(self, pool: Tensor) -> bytes:
-        """Returns the bytes of the blocks, from a pool uint8 `[planes, blocks, width]`."""
+    def names(self) -> list[bytes]:
+        """Returns the name of each block, 32 bytes."""
+
+    def contents(self, pool: Tensor, numbers: list[int] | None = None) -> bytes:
+        """Returns the bytes of blocks, from a pool uint8 `[planes, blocks, width]`.
+
+        Args:
+            pool: The pool.
+            numbers: Places in `names`; None is all.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
 
 @final
 class MissingBlocks:
@@ -1010,6 +1023,9 @@ class Scheduler:
 
     def missing_blocks(self, request_id: int) -> MissingBlocks:
         """Names the blocks that a new request lacks and may read from a store."""
+
+    def block_names(self, request_id: int) -> list[bytes]:
+        """Returns the names of all full blocks of a new request; none if it may not write them."""
 
     def predict_prompt(self, start: int, count: int) -> int | None:
         """Returns the nanoseconds to compute tokens of a prompt; None before any was measured."""

@@ -29,6 +29,7 @@ SCENARIOS = [
     "drain",
     "engine_faults",
     "kill_server",
+    "lost_peers",
     "soak",
     "invariance",
 ]

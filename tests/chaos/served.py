@@ -19,11 +19,13 @@ from chairlift.api.config import engine_config
 from chairlift.api.errors import ChairliftError
 from chairlift.engine import async_engine  # noqa: F401, here once for all servers
 from chairlift.engine.engine import Engine
+from chairlift.engine.transfer import imports
 from chairlift.model.forward.transformer import Transformer
 from chairlift.server.app import server as server_module
 from chairlift.server.app.run import run_server
 from chairlift.server.app.server import Server
 from chairlift.server.config import ServerConfig
+from chairlift.server.transfer import peers
 
 from tests.chaos import faults
 from tests.chaos.stacks import stacks
@@ -44,6 +46,8 @@ class Setup:
     max_files_at_start: int | None = None
     folder: str | None = None
     """Of another model."""
+    transfers_anything: bool = False
+    """Prompts of the tiny model are short; a lost peer is asked again at once."""
     leak_bytes: int = 0
     """Kept for every request: the scenario has to notice."""
 
@@ -83,6 +87,12 @@ class Inside:
 
     def stacks(self):
         return stacks(self.loop)
+
+    def num_requests(self):
+        return len(self.server._context.live)
+
+    def held_bytes(self):
+        return self.server._transfers.exporting.num_held_bytes
 
     def fault(self, name):
         faults.install(name, self.server)
@@ -153,6 +163,8 @@ def prepare(inside, setup):
             return forward(*args)
 
         Transformer.forward = slow
+    if setup.transfers_anything:
+        imports.MIN_TOKENS, imports.MIN_SAVED_NS, peers._BACK_OFF_S = 16, 0, 0.01
     if setup.keepalive_s is not None:
         options = server_module.grpc_options
         ours = {

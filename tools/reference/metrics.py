@@ -14,6 +14,8 @@ from chairlift.server.metrics import (
     TenantLabels,
 )
 from chairlift.server.metrics.deliveries import FINE_TOKEN_S, Figures
+from chairlift.server.transfer.attached import Transfers
+from chairlift.server.transfer.metrics import TransferCollector
 from prometheus_client.core import Metric
 
 from tools.reference.markdown import page, table
@@ -39,6 +41,20 @@ class _AnyLoad:
         return 1
 
 
+class _AnyTransfers:
+    """The transfers of both roles, with figures of ones."""
+
+    exporting = _AnyLoad()
+
+    class imports:
+        """The imports of a decode server."""
+
+        @staticmethod
+        def stats() -> _AnyLoad:
+            """Return the counts."""
+            return _AnyLoad()
+
+
 @dataclass
 class _AnyDeliveries:
     """One token delivered."""
@@ -61,6 +77,7 @@ def metrics_page() -> str:
     metrics.accepted("default", 1)
     metrics.refused("default", Reason.INTERNAL)
     metrics.watch_prefix_store(lambda: cast("PrefixStoreStats", _AnyLoad()))
+    metrics.registry.register(TransferCollector(cast("Transfers", _AnyTransfers())))
     families = list(metrics.registry.collect())
     own = [family for family in families if family.name.startswith("chairlift_")]
     others = [family for family in families if family not in own]

@@ -94,6 +94,21 @@ class Reason(StrEnum):
         "the engine is in a step that takes long",
         1.0,
     )
+    PREFILL_UNAVAILABLE = (
+        "PREFILL_UNAVAILABLE",
+        "UNAVAILABLE",
+        503,
+        "no prefill server sent the KV blocks of the prompt, and --strict-roles forbids computing",
+        1.0,
+    )
+    FOREIGN_LAYOUT = "FOREIGN_LAYOUT", "FAILED_PRECONDITION", 400
+    TRANSFER_MEMORY = (
+        "TRANSFER_MEMORY",
+        "RESOURCE_EXHAUSTED",
+        503,
+        "blocks that were not read yet take all the memory for transfers",
+        1.0,
+    )
     NUMERIC_FAULT = (
         "NUMERIC_FAULT",
         "INTERNAL",

@@ -299,6 +299,8 @@ class Usage:
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    transferred_tokens: int = 0
+    """Cached tokens whose blocks came from a prefill server, or from disk, for this request."""
 
 
 class RequestState(StrEnum):

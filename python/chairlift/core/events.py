@@ -116,6 +116,7 @@ def to_event(event: CoreEvent, output: Output, sampled: SampledLogprobs) -> Even
         account.prompt_tokens,
         account.cached_tokens,
         account.output_tokens,
+        account.transferred_tokens,
     )
     timeline = _timeline(account)
     if isinstance(event, _core.FailedEvent):

@@ -190,7 +190,7 @@ class AsyncEngine:
         else:
             if not was_dead and not self._requests:
                 self.has_leaked = has_leaked(self.engine)
-            await asyncio.to_thread(self.engine.stepper.close_store)
+            await asyncio.to_thread(self.engine.stepper.close_exchange)
         self._requests.fail(self._requests.all(), Reason.ENGINE_DOWN)
 
     def fail_all(self) -> None:

@@ -36,20 +36,13 @@ from chairlift.engine.block_reports import BlockReports, BlockSink, BlockSnapsho
 from chairlift.engine.loading.load import load_model, new_preparer, set_threads
 from chairlift.engine.loading.loaded import LoadedModel, Loader, OnProgress
 from chairlift.engine.lora.registry import Adapters, OnBadAdapter
-from chairlift.engine.prefix_store import (
-    PrefixStore,
-    StoreKeys,
-    check_store,
-    open_store,
-    pool_bytes,
-    probe_prompt,
-    store_keys,
-)
+from chairlift.engine.prefix_store import PrefixStore, StoreKeys, open_store, store_keys
 from chairlift.engine.prepare.prepared import Prepared, PreparedChange
 from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.sampler import NoEnd
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper
+from chairlift.engine.transfer.layout import check_model, pool_bytes, probe_prompt
 
 if TYPE_CHECKING:
     from chairlift.model.config import ModelConfig
@@ -138,6 +131,7 @@ class Engine:
         self.text_limits = self.preparer.text_limits
         self._outputs: dict[int, Output] = {}
         self._is_closed = False
+        self._store: _core.PrefixStore | None = None
         if keys is not None:
             self._use_store(loaded, keys)
 
@@ -147,18 +141,24 @@ class Engine:
         Raises:
             ConfigError: The model or a setting does not fit it.
         """
-        check_store(loaded)
-        scheduler = self.stepper.core.scheduler
-        scheduler.track_block_uses()
-        prompt = probe_prompt(loaded.config.spec.vocab_size, self.max_context_len)
-        self.generate([prompt], Sampling(temperature=0.0), Stopping(max_tokens=1, ignore_eos=True))
-        uses = scheduler.take_block_uses()
-        probed = b"" if uses is None else uses.contents(pool_bytes(loaded.kv_cache))
-        store = open_store(self.config, loaded, keys, probed)
+        check_model(loaded, "prefix_store")
+        store = open_store(self.config, loaded, keys, self.probed_blocks())
+        self._store = store
         if store is not None:
             size = self.config.block_size
             blocks = PrefixStore(store, loaded.kv_cache, keys.names, size, self.clock)
-            self.stepper.use_store(blocks)
+            self.stepper.use_exchange(blocks)
+
+    def probed_blocks(self) -> bytes:
+        """Return the keys and values of a short prompt, as this process computes them."""
+        stepper = self.stepper
+        scheduler = stepper.core.scheduler
+        scheduler.track_block_uses()
+        vocab_size = stepper.loaded.config.spec.vocab_size
+        prompt = probe_prompt(vocab_size, self.max_context_len)
+        self.generate([prompt], Sampling(temperature=0.0), Stopping(max_tokens=1, ignore_eos=True))
+        uses = scheduler.take_block_uses()
+        return b"" if uses is None else uses.contents(pool_bytes(stepper.loaded.kv_cache))
 
     def __enter__(self) -> Self:
         return self
@@ -272,7 +272,7 @@ class Engine:
                     num_prompt_tokens=len(prepared.prompt),
                     ends_early=prepared.ends_early,
                 )
-        self.stepper.begin_load(added.request_id)
+        self.stepper.begin(added.request_id, prepared)
         return Accepted(
             added.request_id, len(prepared.prompt), added.queue_position, prepared.sampling.seed
         )
@@ -357,8 +357,7 @@ class Engine:
 
     def prefix_store_stats(self) -> _core.PrefixStoreStats | None:
         """Return the counts of the prefix store; None without one. Any thread may call this."""
-        store = self.stepper.prefix_store
-        return None if store is None else store.stats()
+        return None if self._store is None else self._store.stats()
 
     def advance(self) -> StepOutput:
         """Launch what there is to run and end the oldest step; its events stay as they are.

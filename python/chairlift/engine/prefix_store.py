@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import torch
 from torch import Tensor
 
 from chairlift import _core
@@ -28,13 +27,12 @@ from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError, ModelError
 from chairlift.checkpoints.files.fields import open_regular
 from chairlift.engine.loading.loaded import LoadedModel
-from chairlift.engine.loading.requirement import Requirement, unmet
-from chairlift.model.config import ModelConfig
+from chairlift.engine.prepare.prepared import Prepared
+from chairlift.engine.transfer.layout import layout_of, pool_bytes
+from chairlift.engine.transfer.settings import check_settings
 
 logger = logging.getLogger(__name__)
 
-PROBE_TOKENS: Final = 64
-"""Tokens whose keys and values stand for the model and its numbers."""
 _MIN_KEY_BYTES: Final = 32
 _MAX_KEY_BYTES: Final = 4096
 _MAX_PLACED: Final = 64
@@ -77,14 +75,7 @@ def store_keys(config: EngineConfig) -> StoreKeys | None:
         if getattr(config, name) is None:
             message = f"{name}: expected a value beside prefix_store, got none"
             raise ConfigError(message)
-    num_ranks = config.tensor_parallel
-    requirements = (
-        Requirement("prefix_cache", "on", config.prefix_cache, config.prefix_cache),
-        # A rank has the keys and values of its heads alone.
-        Requirement("tensor_parallel", "1", num_ranks, num_ranks == 1),
-    )
-    if (reason := unmet(requirements, "with prefix_store")) is not None:
-        raise ConfigError(reason)
+    check_settings(config, "prefix_store")
     secret = _read_secret(str(config.prefix_store_key))
 
     def derived(use: bytes) -> bytes:
@@ -115,37 +106,6 @@ def _read_secret(path: str) -> bytes:
     return secret
 
 
-def check_store(loaded: LoadedModel) -> None:
-    """Check that the blocks of a model can be stored.
-
-    Raises:
-        ConfigError: It has windows or recurrent states, runs on a GPU, or is an encoder.
-    """
-    unsupported_reason = None
-    if not isinstance(loaded.config, ModelConfig) or loaded.runner_factory is not None:
-        unsupported_reason = "an encoder"
-    elif loaded.resolved.accelerator is not None:
-        unsupported_reason = "a model on a GPU"
-    elif loaded.config.spec.has_state:
-        unsupported_reason = "a model with recurrent states"
-    elif list(loaded.config.spec.kv_windows) != [None]:
-        unsupported_reason = "a model with sliding windows"
-    if unsupported_reason is not None:
-        message = f"prefix_store: expected none for {unsupported_reason}"
-        raise ConfigError(message)
-
-
-def probe_prompt(vocab_size: int, max_context_len: int) -> list[int]:
-    """Return tokens from the whole vocabulary; their blocks are the print of a model."""
-    count = max(1, min(PROBE_TOKENS, max_context_len - 1))
-    return [(7919 * place + 17) % vocab_size for place in range(count)]
-
-
-def pool_bytes(pool: Tensor) -> Tensor:
-    """Return a KV pool `[planes, blocks, ...]` as bytes, uint8 `[planes, blocks, width]`."""
-    return pool.view(pool.shape[0], pool.shape[1], -1).view(torch.uint8)
-
-
 def open_store(
     config: EngineConfig, loaded: LoadedModel, keys: StoreKeys, probed: bytes
 ) -> _core.PrefixStore | None:
@@ -155,8 +115,7 @@ def open_store(
         config: Settings of the engine.
         loaded: The model.
         keys: From `store_keys`.
-        probed: The keys and values of `probe_prompt`, as this process computes them: blocks of
-            other weights, or of kernels that give other bits, are not used.
+        probed: The keys and values of `probe_prompt`, as this process computes them.
 
     Returns:
         The store; None where the folder cannot be used: the server works without.
@@ -167,15 +126,12 @@ def open_store(
     assert config.prefix_store is not None, "invariant: the settings name a folder"
     assert config.prefix_store_bytes is not None, "invariant: the settings were checked"
     pool = pool_bytes(loaded.kv_cache)
-    facts = (_core.__version__, config.block_size, tuple(pool[:, 0].shape), loaded.config)
-    layout = hashlib.blake2b(repr(facts).encode(), digest_size=32)
-    layout.update(probed)
     try:
         return _core.PrefixStore(
             config.prefix_store,
             max_bytes=config.prefix_store_bytes,
             block_bytes=pool.shape[0] * pool.shape[2],
-            layout=layout.digest(),
+            layout=layout_of(config, loaded, probed),
             key=keys.checksums,
             admits_first=config.prefix_store_uses == 1,
         )
@@ -238,8 +194,9 @@ class PrefixStore:
         """Whether a request waits for blocks."""
         return bool(self._loading)
 
-    def begin_load(self, scheduler: _core.Scheduler, request_id: int) -> None:
+    def begin(self, scheduler: _core.Scheduler, request_id: int, prepared: Prepared) -> None:
         """Hold a new request whose blocks are on disk, where loading is predicted to be faster."""
+        del prepared
         missing = scheduler.missing_blocks(request_id)
         count = self._store.num_known(missing)
         if count == 0:

@@ -27,12 +27,13 @@ from chairlift.engine.block_reports import BlockReports, BlockSnapshot
 from chairlift.engine.core import Core, steps_in_flight
 from chairlift.engine.draft_model import DraftModel
 from chairlift.engine.loading.loaded import LoadedModel
-from chairlift.engine.prefix_store import PrefixStore
+from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.runner.model_runner import Launched, ModelRunner
 from chairlift.engine.runner.sampler import Sampled
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.engine.runner.step_inputs import StepInputs
 from chairlift.engine.step import InFlightStep, StepOutput, StepRecord
+from chairlift.engine.transfer.exchange import BlockExchange
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Stepper:
         core: The scheduler.
         runner: Owns the row tables and runs the model.
         draft_model: Proposes drafts, if there is one.
-        prefix_store: Blocks on disk, if there are.
+        exchange: Moves blocks between this engine and others, or a disk, if anything does.
         clock: Returns monotonic nanoseconds; the only clock of the engine.
         alive_ns: When the last turn or forward pass began; a step in parts has many.
         num_waiting: Requests without a row since the last step was planned; any thread may read it.
@@ -73,7 +74,7 @@ class Stepper:
         self._num_steps = 0
         self._wrap: Callable[[_core.Scheduler], _core.Scheduler] = lambda scheduler: scheduler
         self._block_reports: BlockReports | None = None
-        self.prefix_store: PrefixStore | None = None
+        self.exchange: BlockExchange | None = None
         self._max_in_flight = steps_in_flight(config)
         self._has_drafts = config.max_step_drafts > 0
         self.restart()
@@ -91,11 +92,11 @@ class Stepper:
         self._in_flight: deque[InFlightStep] = deque()
         self._num_launched = 0
         self._last_end_ns = self.clock()
-        store = self.prefix_store
-        hash_key = secrets.token_bytes(32) if store is None else store.names_key
+        exchange = self.exchange
+        hash_key = secrets.token_bytes(32) if exchange is None else exchange.names_key
         self.core = Core(self.config, self._loaded, self.clock, self._wrap, hash_key)
-        if store is not None:
-            store.attach(self.core.scheduler)
+        if exchange is not None:
+            exchange.attach(self.core.scheduler)
         if self._block_reports is not None:
             self._block_reports.begin(self.core.scheduler)
         self.runner = self._loaded.new_runner(self._runner_shape(), self.clock)
@@ -129,21 +130,26 @@ class Stepper:
         self._wrap = wrap
         self.core.scheduler = wrap(self.core.scheduler)
 
-    def use_store(self, store: PrefixStore) -> None:
-        """Begin again, as `restart`, with a store for blocks of the prefix cache."""
-        self.prefix_store = store
+    def use_exchange(self, exchange: BlockExchange) -> None:
+        """Begin again, as `restart`, with something that moves blocks."""
+        self.exchange = exchange
         self.restart()
 
-    def begin_load(self, request_id: int) -> None:
-        """Load the blocks of a new request that are on disk, if there is a store."""
-        if self.prefix_store is not None:
+    def begin(self, request_id: int, prepared: Prepared) -> None:
+        """Let blocks of a new request move, if anything moves them."""
+        if self.exchange is not None:
             with self.core.guarded():
-                self.prefix_store.begin_load(self.core.scheduler, request_id)
+                self.exchange.begin(self.core.scheduler, request_id, prepared)
 
     @property
     def is_loading(self) -> bool:
-        """Whether a request waits for blocks from disk: `advance` may have no step to run."""
-        return self.prefix_store is not None and self.prefix_store.is_loading
+        """Whether a request waits for blocks: `advance` may have no step to run."""
+        return self.exchange is not None and self.exchange.is_loading
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """Return the model, until `close`."""
+        return self._loaded
 
     def report_blocks(self, reports: BlockReports) -> None:
         """Report what the prefix cache has, now and after each restart."""
@@ -160,16 +166,16 @@ class Stepper:
         """Release the model and the runner; nothing runs any more."""
         self.core.is_down = True
         self._drop_in_flight()
-        self.close_store()
+        self.close_exchange()
         self.draft_model = None
         if self._loaded.ranks is not None:
             self._loaded.ranks.close()
         del self.runner, self._loaded
 
-    def close_store(self) -> None:
-        """Write the blocks that wait for it, for a bounded time; a second call has no effect."""
-        if self.prefix_store is not None:
-            self.prefix_store.close()
+    def close_exchange(self) -> None:
+        """Move no more blocks, within a bounded time; a second call has no effect."""
+        if self.exchange is not None:
+            self.exchange.close()
 
     @property
     def num_in_flight(self) -> int:
@@ -202,8 +208,8 @@ class Stepper:
             self._follow(events)
             if self._block_reports is not None:
                 self._block_reports.take(self.core.scheduler)
-            if self.prefix_store is not None:
-                self.prefix_store.wait()
+            if self.exchange is not None:
+                self.exchange.wait()
             return StepOutput(events, NO_LOGPROBS, self.core.scheduler.load(), None)
 
     def settle(self) -> None:
@@ -232,11 +238,11 @@ class Stepper:
             self.draft_model.propose(core)
             self.alive_ns = self.clock()
         with core.guarded():
-            if self.prefix_store is not None:
-                self.prefix_store.turn(core.scheduler)
+            if self.exchange is not None:
+                self.exchange.turn(core.scheduler)
             number = core.scheduler.schedule(self.alive_ns, buffer)
-            if self.prefix_store is not None:
-                self.prefix_store.keep(core.scheduler)
+            if self.exchange is not None:
+                self.exchange.keep(core.scheduler)
             self.num_waiting = core.scheduler.num_waiting
             if number is None:
                 return False
@@ -282,8 +288,8 @@ class Stepper:
                 self._in_flight.popleft()
                 self._num_fruitless = 0 if len(outcome.tokens) else self._num_fruitless
             self._follow(events)
-            if self.prefix_store is not None:
-                self.prefix_store.keep(scheduler)
+            if self.exchange is not None:
+                self.exchange.keep(scheduler)
             if self._block_reports is not None:
                 self._block_reports.take(scheduler)
             load = scheduler.load()

@@ -58,6 +58,13 @@ class Switch(StrEnum):
     OFF = "off"
 
 
+class Role(StrEnum):
+    """What a server does of the work on a prompt and its answer, where two servers share it."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
 class ServerConfig(BaseModel):
     """Settings of the server; each is also an option of `chairlift serve`, with this text."""
 
@@ -116,6 +123,19 @@ class ServerConfig(BaseModel):
     tenants; default: none."""
     kv_events_allow_remote: bool = False
     """Let other machines connect to the ZeroMQ addresses of kv_events: nothing protects them."""
+    role: Role | None = None
+    """prefill: compute prompts for other servers, too, which receive their KV blocks
+    (TransferService); decode: let prefill_peers compute long prompts. Default: neither."""
+    prefill_peers: Annotated[tuple[str, ...], BeforeValidator(_texts)] | None = None
+    """HOST:PORT or unix:PATH of prefill servers of the same model, with role decode; beyond this
+    machine prefill_ca is needed."""
+    prefill_token: str | None = None
+    """File of the bearer token for prefill servers; default: none is sent."""
+    prefill_ca: str | None = None
+    """PEM file of the authorities of their certificates; default: plain text."""
+    strict_roles: bool = False
+    """With role decode: a long prompt whose KV blocks do not come fails (PREFILL_UNAVAILABLE)
+    instead of being computed here."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
     """After SIGTERM: how long running requests may continue."""
     load_timeout_s: Annotated[float, Field(gt=0)] = 1800.0

@@ -44,6 +44,8 @@ pub enum Failure {
     Draining,
     /// Its adapter was unloaded.
     UnknownAdapter,
+    /// Its blocks did not come from outside, and it may not compute them.
+    PrefillUnavailable,
 }
 
 /// One event.
@@ -201,6 +203,8 @@ pub struct RequestStats {
     pub prompt_tokens: usize,
     /// Prompt tokens that the prefix cache had at the first admission.
     pub cached_tokens: usize,
+    /// Those of `cached_tokens` whose blocks came from outside while the request was held.
+    pub transferred_tokens: usize,
     pub output_tokens: usize,
     pub arrival: Nanos,
     pub first_scheduled: Option<Nanos>,

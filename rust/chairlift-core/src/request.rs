@@ -118,6 +118,8 @@ pub(crate) struct Request {
     pub(crate) is_paused: bool,
     /// Blocks of its prompt are loaded: it has no row until it is released.
     pub(crate) is_held: bool,
+    /// Blocks that were filled from outside for it: the index of the first, and how many.
+    pub(crate) inserted: (usize, usize),
     /// No more credit follows: the answer ends when it is spent.
     pub(crate) credit_is_final: bool,
     /// The sequence that computes the prompt for it, while it waits for that, with a row or without.
@@ -201,6 +203,7 @@ impl Request {
             num_siblings: 0,
             is_paused: false,
             is_held: false,
+            inserted: (0, 0),
             credit_is_final: false,
             prompt: PromptOutput::new(new.prompt_output, &new.text),
             credit_end: new

@@ -44,6 +44,7 @@ pub(crate) struct PromptEvent {
 pub(crate) struct Account {
     prompt_tokens: usize,
     cached_tokens: usize,
+    transferred_tokens: usize,
     output_tokens: usize,
     arrival: u64,
     first_scheduled: Option<u64>,
@@ -251,6 +252,7 @@ impl From<&chairlift_core::RequestStats> for Account {
         Self {
             prompt_tokens: stats.prompt_tokens,
             cached_tokens: stats.cached_tokens,
+            transferred_tokens: stats.transferred_tokens,
             output_tokens: stats.output_tokens,
             arrival: stats.arrival,
             first_scheduled: stats.first_scheduled,
@@ -272,6 +274,7 @@ pub(crate) fn end_reason(name: &str) -> Option<EndReason> {
         "ENGINE_DOWN" => EndReason::Failed(Failure::EngineDown),
         "DRAINING" => EndReason::Failed(Failure::Draining),
         "UNKNOWN_ADAPTER" => EndReason::Failed(Failure::UnknownAdapter),
+        "PREFILL_UNAVAILABLE" => EndReason::Failed(Failure::PrefillUnavailable),
         _ => return None,
     })
 }
@@ -287,5 +290,6 @@ pub(crate) fn failure_name(failure: Failure) -> &'static str {
         Failure::EngineDown => "ENGINE_DOWN",
         Failure::Draining => "DRAINING",
         Failure::UnknownAdapter => "UNKNOWN_ADAPTER",
+        Failure::PrefillUnavailable => "PREFILL_UNAVAILABLE",
     }
 }

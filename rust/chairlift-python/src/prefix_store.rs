@@ -122,12 +122,28 @@ impl BlockUses {
         self.0.len()
     }
 
-    fn contents<'py>(&self, py: Python<'py>, pool: Tensor) -> PyResult<Bound<'py, PyBytes>> {
+    fn names<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let names = self.0.iter().map(|used| PyBytes::new(py, &used.name));
+        names.collect()
+    }
+
+    #[pyo3(signature = (pool, numbers = None))]
+    fn contents<'py>(
+        &self,
+        py: Python<'py>,
+        pool: Tensor,
+        numbers: Option<Vec<usize>>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let shape = PoolShape::of(&pool)?;
         let mut borrows = Borrows::default();
         let pool = borrows.slice::<u8>("pool", &pool)?;
-        let mut contents = Vec::with_capacity(self.0.len() * shape.block_bytes());
-        for used in &self.0 {
+        let numbers = numbers.unwrap_or_else(|| (0..self.0.len()).collect());
+        let mut contents = Vec::with_capacity(numbers.len() * shape.block_bytes());
+        for number in numbers {
+            let used = self.0.get(number).ok_or_else(|| {
+                let message = format!("numbers: expected less than {}, got {number}", self.0.len());
+                PyValueError::new_err(message)
+            })?;
             shape.check(used.block)?;
             shape.append(pool, used.block, &mut contents);
         }

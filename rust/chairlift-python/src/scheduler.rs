@@ -314,6 +314,11 @@ impl Scheduler {
         MissingBlocks(self.inner.missing_blocks(RequestId(request_id)))
     }
 
+    fn block_names<'py>(&mut self, py: Python<'py>, request_id: u64) -> Vec<Bound<'py, PyBytes>> {
+        let names = self.inner.block_names(RequestId(request_id));
+        names.iter().map(|name| PyBytes::new(py, name)).collect()
+    }
+
     fn predict_prompt(&self, start: usize, count: usize) -> Option<u64> {
         self.inner.predict_prompt(start, count)
     }

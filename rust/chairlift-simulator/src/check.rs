@@ -300,6 +300,12 @@ impl World {
             stats.cached_tokens,
             client.num_cached
         );
+        let max_transferred = client.num_loaded.min(client.num_cached);
+        ensure!(
+            stats.transferred_tokens <= max_transferred,
+            "#{label} is billed {} transferred tokens, at most {max_transferred} were loaded and found",
+            stats.transferred_tokens
+        );
         ensure!(
             stats.first_scheduled.is_some() == client.started,
             "#{label} started, its stats differs"

@@ -108,6 +108,8 @@ pub(crate) struct Client {
     pub(crate) progress_before: Option<usize>,
     /// Tokens found in the cache when it first joined.
     pub(crate) num_cached: usize,
+    /// Tokens whose blocks were loaded for it from a store.
+    pub(crate) num_loaded: usize,
     /// Tokens whose KV a preemption or a failed step threw away, and how many were computed again.
     num_lost: usize,
     pub(crate) num_recomputed: usize,
@@ -181,6 +183,7 @@ impl Client {
             num_at_preemption: None,
             progress_before: None,
             num_cached: 0,
+            num_loaded: 0,
             num_lost: 0,
             num_recomputed: 0,
             num_kept: 0,

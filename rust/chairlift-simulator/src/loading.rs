@@ -40,6 +40,7 @@ impl World {
             if block != 0 {
                 self.device.block_mut(block).copy_from_slice(content);
                 self.tally.saw(Sight::Loaded);
+                self.clients[index].num_loaded += self.scenario.config.block_size;
             }
         }
         self.scheduler.release_held(self.now, id);

@@ -7,6 +7,7 @@ from chairlift.api.pooled import Pooled
 from chairlift.api.sampler_options import SamplingParameters
 from chairlift.api.types import Output, PrefixCache
 from chairlift.engine.lora.types import AdapterUse
+from chairlift.engine.prepare.block_export import BlockExport
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Prepared:
     ends_early: bool = True
     """An end is drawn where a constraint may end, and not only where it must."""
     stop_regex: _core.StopRegex | None = field(default=None, repr=False)
+    export: BlockExport | None = field(default=None, repr=False)
+    """Takes the KV blocks of the prompt, for another server."""
     parser: _core.AnswerParser | None = field(default=None, repr=False)
     """Finds reasoning and function calls in the answer; None leaves it text."""
 

@@ -42,6 +42,8 @@ from chairlift.server.rpc.listener import grpc_server, until_lost
 from chairlift.server.rpc.status_interceptor import StatusInterceptor
 from chairlift.server.security.auth import AuthInterceptor, new_authenticator
 from chairlift.server.services.overview import Overview
+from chairlift.server.transfer.attached import Transfers
+from chairlift.server.transfer.metrics import TransferCollector
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
@@ -81,6 +83,7 @@ class Server:
         self._ports = Ports(config)
         authenticator = new_authenticator(config)
         self._kv_publishing = KvPublishing(config, engine_config)
+        self._transfers = Transfers(config, engine_config)
         self._guard = guard
         self._recorder = None if config.record is None else TraceRecorder(Path(config.record))
         self._engine: AsyncEngine | None = None
@@ -110,7 +113,9 @@ class Server:
         )
         self._overview = Overview(self._context, engine_config, config)
         self._context.resumables.detach = functools.partial(Detached, self._context)
-        self._health = new_health(self._context, config.protocol or ())
+        self._health = new_health(
+            self._context, config.protocol or (), is_prefill=self._transfers.exporting is not None
+        )
 
     def _on_failed_call(self, method: str, reason: Reason) -> None:
         self.metrics.call_failed(reason)
@@ -134,7 +139,13 @@ class Server:
         )
         server = grpc_server(interceptors, grpc_options(self._config), self._on_lost_port)
         await add_services(
-            server, self._context, self._engine_config, self._config, self._overview, self._health
+            server,
+            self._context,
+            self._engine_config,
+            self._config,
+            self._overview,
+            self._health,
+            self._transfers,
         )
         await self._ports.open(server, self._new_http, self.metrics.registry)
         await self._publish_kv_events()
@@ -223,6 +234,8 @@ class Server:
             functools.partial(self._on_hang, engine),
         )
         await probe(engine)
+        await self._transfers.begin(engine)
+        self.metrics.registry.register(TransferCollector(self._transfers))
         await self._kv_publishing.begin(engine)
         engine.deliveries.route_to(self._context.outboxes)
         if self._recorder is not None:

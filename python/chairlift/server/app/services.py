@@ -17,6 +17,8 @@ from chairlift.server.services.generation_service import GenerationServicer
 from chairlift.server.services.overview import Overview
 from chairlift.server.services.server_service import ServerServicer
 from chairlift.server.services.tokenizer_service import TokenizerServicer
+from chairlift.server.transfer.attached import Transfers
+from chairlift.server.transfer.service import TransferServicer
 from chairlift.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -25,18 +27,22 @@ from chairlift.v1 import (
     server_pb2,
     tokenizer_pb2,
     tokenizer_pb2_grpc,
+    transfer_pb2,
 )
 
 _OF_ENGINE = (generation_pb2, embedding_pb2, admin_pb2)
 """Files of the services that need a running engine."""
 _OF_MODEL = (tokenizer_pb2, server_pb2)
 """Files of those that need a loaded model only."""
+_OF_PREFILL = (transfer_pb2,)
+"""Files of those that only a prefill server has."""
 
 
-def new_health(context: ServerContext, protocols: Iterable[str]) -> Health:
+def new_health(context: ServerContext, protocols: Iterable[str], *, is_prefill: bool) -> Health:
     """Return the health of all services, each of which does not serve yet."""
+    files = (*_OF_ENGINE, *(_OF_PREFILL if is_prefill else ()))
     return Health(
-        engine=(*_names(_OF_ENGINE), *services_of(protocols)),
+        engine=(*_names(files), *services_of(protocols)),
         model=_names(_OF_MODEL),
         tenant_of=context.authenticator.tenant,
         write_timeout_s=context.write_timeout_s,
@@ -50,6 +56,7 @@ async def add_services(
     config: ServerConfig,
     overview: Overview,
     health: Health,
+    transfers: Transfers,
 ) -> None:
     """Register all services, those of other protocols and reflection included.
 
@@ -60,6 +67,7 @@ async def add_services(
         config: Settings of the server.
         overview: What the server tells of itself.
         health: From `new_health`.
+        transfers: What the role of the server adds.
     """
     GenerationServicer(context).add_to(server)
     EmbeddingServicer(context).add_to(server)
@@ -69,8 +77,11 @@ async def add_services(
     protocols = config.protocol or ()
     for servicer in servicers_of(protocols, context, engine_config, health):
         servicer.add_to(server)
+    files: tuple[Any, ...] = (*_OF_ENGINE, *_OF_MODEL)
+    if transfers.exporting is not None:
+        TransferServicer(context, transfers.exporting).add_to(server)
+        files = (*files, *_OF_PREFILL)
     await health.add_to(server)
-    files = (*_OF_ENGINE, *_OF_MODEL)
     names = (*_names(files), *services_of(protocols), "grpc.health.v1.Health")
     reflection.enable(server, names)
 

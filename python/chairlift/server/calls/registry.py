@@ -99,6 +99,7 @@ class LiveRequest(SubmittedRequest):
             before.prompt_tokens + usage.prompt_tokens,
             before.cached_tokens + usage.cached_tokens,
             before.output_tokens + usage.output_tokens,
+            before.transferred_tokens + usage.transferred_tokens,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from chairlift.api import types
 from chairlift.api.errors import Reason, RequestError, refusal
+from chairlift.engine.prepare.block_export import BlockExport
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.outbox import Outbox
 from chairlift.server.calls.registry import LiveRequest, Stage
@@ -108,6 +109,7 @@ class Requests:
         traceparent: str = "",
         resume_window_s: float | None = None,
         num_kept_bytes: int = 0,
+        export: BlockExport | None = None,
     ) -> LiveRequest:
         """Submit a request that is converted; every protocol's requests come this way.
 
@@ -119,6 +121,7 @@ class Requests:
             traceparent: Trace context of the request; empty is the call's.
             resume_window_s: How long it outlives its call; None is not at all.
             num_kept_bytes: What the call keeps with it for that time.
+            export: Takes the KV blocks of its prompt.
 
         Raises:
             RequestError: The same as of `start`.
@@ -132,6 +135,8 @@ class Requests:
             lease = self._server.quotas.acquire(self._tenant, self._connection, sequences)
             undo.callback(lease.release)
             prepared = await engine.prepare(request, self._connection)
+            if export is not None:
+                prepared = replace(prepared, export=export)
             lease.reserve(len(prepared.prompt), prepared.num_answers)
             slot = self._server.backlog.admit(
                 self._tenant, prepared.times.start_within_s, suspended=request.credit == 0

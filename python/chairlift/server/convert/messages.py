@@ -314,6 +314,7 @@ def _usage(usage: types.Usage) -> pb.Usage:
     return pb.Usage(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
+        transferred_tokens=usage.transferred_tokens,
         output_tokens=usage.output_tokens,
     )
 

@@ -149,6 +149,9 @@ impl StepBuilder<'_> {
             }
         } else {
             request.stats.cached_tokens = start;
+            let (first, num_inserted) = request.inserted;
+            let behind_first = start.saturating_sub(first * block_size);
+            request.stats.transferred_tokens = behind_first.min(num_inserted * block_size);
             let cost = PROMPT_COST * (request.num_prompt - start) as u64;
             scheduler.queue.shares.admit(request.tenant, cost);
             if request.cache_read {

@@ -83,12 +83,17 @@ impl Scheduler {
         // Siblings that wait for their parent end before it.
         sequences.sort_by_key(|&slot| self.slots.live(slot).parent.is_none());
         let mut stats = self.slots.live(slot).stats;
-        (stats.prompt_tokens, stats.cached_tokens) = (0, 0);
+        (
+            stats.prompt_tokens,
+            stats.cached_tokens,
+            stats.transferred_tokens,
+        ) = (0, 0, 0);
         stats.finished = now;
         for other in sequences {
             let ended = self.close(now, other).0;
             stats.prompt_tokens += ended.prompt_tokens;
             stats.cached_tokens += ended.cached_tokens;
+            stats.transferred_tokens += ended.transferred_tokens;
             stats.output_tokens += ended.output_tokens;
             if other == slot {
                 stats.wait_times = ended.wait_times;

@@ -10,7 +10,7 @@
 use super::Scheduler;
 use crate::{
     cost_model::Work,
-    ids::{BlockId, Nanos, RequestId, Slot},
+    ids::{BlockId, NULL_BLOCK, Nanos, RequestId, Slot},
     kv_cache::{BlockUse, StoredName},
     request::{Origin, State},
 };
@@ -57,6 +57,18 @@ impl Scheduler {
         MissingBlocks { first, names }
     }
 
+    /// The names of all blocks of a new request that another can find: none if it may not write them.
+    pub fn block_names(&mut self, request: RequestId) -> Vec<StoredName> {
+        let Some(slot) = self.new_in_queue(request) else {
+            return Vec::new();
+        };
+        let request = self.slots.live(slot);
+        if !request.cache_write || !request.table.is_stored() {
+            return Vec::new();
+        }
+        self.kv.missing(&mut request.table, &request.tokens, 0)
+    }
+
     /// How long computing tokens of a prompt takes; None before anything was measured.
     pub fn predict_prompt(&self, start: usize, count: usize) -> Option<Nanos> {
         let time = self.costs.predict(Work::of(start, count));
@@ -84,7 +96,7 @@ impl Scheduler {
     /// Makes blocks known to the prefix cache as those of a held request from the block index `first` on, `count` at most:
     /// the caller fills them before the next plan is carried out. The null block needs no filling.
     ///
-    /// None if the request is not held any more; none while nothing can be inserted.
+    /// None if the request is not held any more; none while nothing can be inserted. A count of 0 asks whether it is held.
     pub fn insert_blocks(
         &mut self,
         request: RequestId,
@@ -96,10 +108,23 @@ impl Scheduler {
         if !request.is_held {
             return None;
         }
+        if count == 0 {
+            return Some(Vec::new());
+        }
         let inserted = self
             .kv
             .insert(&mut request.table, &request.tokens, first, count);
-        Some(inserted.unwrap_or_default())
+        let inserted = inserted.unwrap_or_default();
+        let num_filled = inserted
+            .iter()
+            .filter(|&&block| block != NULL_BLOCK)
+            .count();
+        if num_filled > 0 {
+            let (earliest, num_inserted) = request.inserted;
+            let earliest = if num_inserted == 0 { first } else { earliest };
+            request.inserted = (earliest, num_inserted + num_filled);
+        }
+        Some(inserted)
     }
 
     /// The slot of a request that never had a row, if it is in the queue.

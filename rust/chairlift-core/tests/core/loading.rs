@@ -315,6 +315,46 @@ fn a_block_that_is_known_by_now_is_not_inserted_again() {
 }
 
 #[test]
+fn what_came_from_outside_is_billed_if_it_was_there_when_the_request_began() {
+    let mut stored = Stored::new(cached());
+    let first = stored.add(of_tenant("t", prompt(30)));
+    stored.run();
+    let billed = |stored: &Stored, request| {
+        let stats = stored.driver.outcome(request).stats.expect("it has ended");
+        (stats.cached_tokens, stats.transferred_tokens)
+    };
+    assert_eq!(billed(&stored, first), (0, 0));
+    stored.driver.scheduler.evict_cached(5);
+    let (second, num_loaded) = stored.add_loaded(of_tenant("t", prompt(30)));
+    stored.run();
+    assert_eq!(billed(&stored, second), (28, num_loaded * SIZE));
+    let (third, _) = stored.add_loaded(of_tenant("t", prompt(30)));
+    stored.run();
+    assert_eq!(billed(&stored, third), (28, 0), "the pool had all of it");
+    stored.driver.scheduler.evict_cached(usize::MAX);
+    let (fourth, _) = stored.add_loaded(of_tenant("t", prompt(30)));
+    stored.driver.scheduler.evict_cached(2);
+    stored.run();
+    assert_eq!(billed(&stored, fourth), (20, 20), "two blocks went again");
+}
+
+#[test]
+fn the_blocks_of_a_new_request_have_names_by_which_they_are_told() {
+    let mut stored = Stored::new(cached());
+    let request = stored.add(of_tenant("t", prompt(30)));
+    let names = stored.driver.scheduler.block_names(request);
+    assert_eq!(names.len(), 29 / SIZE);
+    let told: Vec<_> = stored.run().into_iter().map(|(name, _)| name).collect();
+    assert!(names.iter().all(|name| told.contains(name)));
+    let again = stored.driver.scheduler.block_names(request);
+    assert_eq!(again, Vec::<StoredName>::new(), "it is not new any more");
+    let mut silent = of_tenant("t", prompt(30));
+    silent.cache_write = false;
+    let request = stored.add(silent);
+    assert!(stored.driver.scheduler.block_names(request).is_empty());
+}
+
+#[test]
 fn nothing_is_predicted_before_a_step_was_measured() {
     let stored = Stored::new(cached());
     assert_eq!(stored.driver.scheduler.predict_prompt(0, 100), None);

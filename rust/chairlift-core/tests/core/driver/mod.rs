@@ -10,7 +10,7 @@ mod runner;
 use std::{collections::BTreeMap, sync::Arc};
 
 use chairlift_core::{
-    Config, KvGroup, Load, NewRequest, RequestId, Scheduler,
+    Config, KvGroup, Load, NewRequest, RequestId, RequestStats, Scheduler,
     events::{EndReason, EventKind, Events},
     plan::{Plan, PlanView},
     policy::Policy,
@@ -83,6 +83,8 @@ pub(crate) struct Outcome {
     pub(crate) tokens: Vec<i32>,
     pub(crate) text: String,
     pub(crate) end: Option<EndReason>,
+    /// What it was billed, once it has ended.
+    pub(crate) stats: Option<RequestStats>,
     /// What was sent of its prompt.
     pub(crate) prompt: Vec<i32>,
     pub(crate) prompt_text: String,
@@ -276,7 +278,10 @@ impl Driver {
                     outcome.prompt_text.push_str(&events.text[text.clone()]);
                     outcome.num_scores += scores.len();
                 }
-                EventKind::Ended(end) => outcome.end = Some(events.ends[*end].reason.clone()),
+                EventKind::Ended(end) => {
+                    outcome.end = Some(events.ends[*end].reason.clone());
+                    outcome.stats = Some(events.ends[*end].stats);
+                }
             }
         }
     }

@@ -1,0 +1,53 @@
+"""Gives an idle engine a role: it computes prompts for others, or lets others compute its own."""
+
+from collections.abc import Callable
+
+from chairlift.engine.engine import Engine
+from chairlift.engine.transfer.exports import BlockExports
+from chairlift.engine.transfer.imports import BlockImports, Fetcher
+from chairlift.engine.transfer.layout import check_model, layout_of, pool_bytes
+
+
+def export_blocks(engine: Engine) -> tuple[BlockExports, bytes]:
+    """Begin again, as `restart`, and let blocks of prompts leave an engine.
+
+    Args:
+        engine: Idle; this is called on its thread.
+
+    Returns:
+        Its exports, and the layout of its blocks.
+
+    Raises:
+        ConfigError: Blocks of the model cannot be moved.
+    """
+    loaded = engine.stepper.loaded
+    check_model(loaded, "role")
+    layout = layout_of(engine.config, loaded, engine.probed_blocks())
+    exports = BlockExports(loaded.kv_cache)
+    engine.stepper.use_exchange(exports)
+    return exports, layout
+
+
+def import_blocks(
+    engine: Engine, new_fetcher: Callable[[bytes, int], Fetcher], *, is_strict: bool
+) -> BlockImports:
+    """Begin again, as `restart`, and let others compute long prompts of an engine.
+
+    Args:
+        engine: Idle; this is called on its thread.
+        new_fetcher: Takes the layout of the blocks and the bytes of one.
+        is_strict: Whether a request fails whose blocks do not come.
+
+    Raises:
+        ConfigError: Blocks of the model cannot be moved.
+    """
+    loaded = engine.stepper.loaded
+    check_model(loaded, "role")
+    layout = layout_of(engine.config, loaded, engine.probed_blocks())
+    pool = pool_bytes(loaded.kv_cache)
+    fetcher = new_fetcher(layout, pool.shape[0] * pool.shape[2])
+    imports = BlockImports(
+        loaded.kv_cache, fetcher, engine.config.block_size, engine.clock, is_strict=is_strict
+    )
+    engine.stepper.use_exchange(imports)
+    return imports

@@ -1,0 +1,341 @@
+"""Blocks that come to an engine: those of prompts that another server computes.
+
+```text
+request queued   many blocks missing? -> held (suspended), a fetcher asks a prefill server
+any thread       BlockImport.put      -> blocks that were received and are right
+each turn        blocks in their order -> free blocks of the pool, known to the prefix cache
+all placed, late, failed, cancelled   -> released: in the queue, computes what is missing
+```
+
+A request draws its tokens here, from its last prompt token on: no state of a sampler moves.
+"""
+
+import hashlib
+import math
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chairlift import _core
+from chairlift.engine.prepare.prepared import Prepared
+from chairlift.engine.transfer.layout import pool_bytes
+
+MIN_TOKENS: Final = 256
+"""Fewer missing tokens are computed here: they cost a step or two."""
+MIN_SAVED_NS: Final = 20_000_000
+"""What is predicted to take less is computed here: a call takes about as long."""
+_MAX_LIVE: Final = 32
+"""Prompts that are computed elsewhere at once; further ones are computed here."""
+_MAX_PLACED: Final = 64
+"""Blocks that are copied into the pool between two steps, over all imports."""
+_MAX_WAITING_BYTES: Final = 64 * 2**20
+"""Blocks of an import that were received and not placed; a fetcher waits for room."""
+_WAIT_S: Final = 0.001
+_NS_PER_S: Final = 1_000_000_000
+_MIN_LIMIT_NS: Final = 1 * _NS_PER_S
+"""No transfer has less time than this."""
+_UNKNOWN_LIMIT_NS: Final = 30 * _NS_PER_S
+"""How long a transfer may take where no step was measured yet."""
+_MAX_LIMIT_NS: Final = 300 * _NS_PER_S
+_SLOWER: Final = 4
+"""A transfer may take so many times as long as computing here is predicted to take: the other
+server may have other prompts before this one, and computing here would stall those that decode."""
+
+
+class BlockImport:
+    """The blocks of one prompt, from a fetcher to the engine's thread.
+
+    Attributes:
+        token_ids: The tokens of the prompt: those of all full blocks, and one more.
+        first: Index of the first block that is wanted.
+        count: How many are wanted.
+        scope: Names tenant and salt, as the other server may know them.
+        limit_s: Seconds that the transfer may take.
+    """
+
+    def __init__(
+        self, token_ids: list[int], first: int, count: int, scope: str, limit_s: float
+    ) -> None:
+        self.token_ids = token_ids
+        self.first, self.count = first, count
+        self.scope = scope
+        self.limit_s = limit_s
+        self._changed = threading.Condition()
+        self._blocks: dict[int, bytes] = {}
+        self._num_bytes = 0
+        self._is_over = False
+        self._on_cancel: Callable[[], None] | None = None
+
+    def on_cancel(self, cancel: Callable[[], None]) -> None:
+        """Call a function when the blocks are not wanted any more: at once, if they are not now."""
+        with self._changed:
+            self._on_cancel = cancel
+            is_over = self._is_over
+        if is_over:
+            cancel()
+
+    def put(self, index: int, data: bytes) -> bool:
+        """Add a block; waits for room. Return whether further ones are wanted."""
+        with self._changed:
+            room = lambda: self._num_bytes < _MAX_WAITING_BYTES or self._is_over  # noqa: E731
+            if not self._changed.wait_for(room, self.limit_s) or self._is_over:
+                return False
+            if self.first <= index < self.first + self.count and index not in self._blocks:
+                self._blocks[index] = data
+                self._num_bytes += len(data)
+                self._changed.notify_all()
+            return True
+
+    def end(self) -> None:
+        """Say that no block follows."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def has(self, index: int) -> bool:
+        """Return whether a block has come and was not placed."""
+        return index in self._blocks
+
+    def run(self, next_index: int, max_count: int) -> list[bytes]:
+        """Return the blocks from an index on that have come, in their order; they stay."""
+        with self._changed:
+            end = next_index
+            while end < next_index + max_count and end in self._blocks:
+                end += 1
+            return [self._blocks[index] for index in range(next_index, end)]
+
+    def drop(self, next_index: int, count: int) -> None:
+        """Forget blocks that were placed."""
+        with self._changed:
+            for index in range(next_index, next_index + count):
+                self._num_bytes -= len(self._blocks.pop(index))
+            self._changed.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether no block follows those that have come."""
+        return self._is_over
+
+    def cancel(self) -> None:
+        """Want no further block, and forget those that have come."""
+        with self._changed:
+            self._is_over = True
+            self._blocks.clear()
+            self._num_bytes = 0
+            self._changed.notify_all()
+            cancel = self._on_cancel
+        if cancel is not None:
+            cancel()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a change, at most so long."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+
+class Fetcher(Protocol):
+    """Asks other servers for the blocks of prompts."""
+
+    def fetch(self, wanted: BlockImport) -> bool:
+        """Begin to fetch on a thread of its own; return False where no server can be asked."""
+
+    def close(self) -> None:
+        """End all fetches."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportStats:
+    """Counts since the start."""
+
+    num_transferred_blocks: int
+    num_whole: int
+    """Prompts whose blocks all came."""
+    num_partial: int
+    """Prompts of which some blocks were missing and were computed here."""
+    num_local: int
+    """Prompts long enough to be computed elsewhere, for which no server could be asked."""
+
+
+def _limit_ns(predicted: int | None, start_within_s: float | None) -> int:
+    """Return how long a transfer may take, in nanoseconds.
+
+    Args:
+        predicted: How long computing here is predicted to take; None is unknown.
+        start_within_s: How long the request may wait: half of it is left for computing here.
+    """
+    limit = _UNKNOWN_LIMIT_NS if predicted is None else _SLOWER * predicted
+    limit = min(max(limit, _MIN_LIMIT_NS), _MAX_LIMIT_NS)
+    if start_within_s is not None and math.isfinite(start_within_s):
+        limit = min(limit, round(start_within_s * _NS_PER_S / 2))
+    return limit
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A request that waits for its blocks."""
+
+    request_id: int
+    blocks: BlockImport
+    next_index: int
+    deadline_ns: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.next_index == self.blocks.first + self.blocks.count
+
+
+class BlockImports:
+    """The imports of one engine: a `BlockExchange`; belongs to its thread, `stats` excepted.
+
+    Attributes:
+        names_key: 32 secret bytes by which the scheduler names blocks.
+    """
+
+    def __init__(
+        self,
+        pool: Tensor,
+        fetcher: Fetcher,
+        block_size: int,
+        clock: Callable[[], int],
+        *,
+        is_strict: bool,
+    ) -> None:
+        """Import into a pool.
+
+        Args:
+            pool: The KV pool, `[planes, blocks, ...]` in memory of the CPU.
+            fetcher: Asks other servers.
+            block_size: Tokens of a block.
+            clock: Nanoseconds.
+            is_strict: Whether a request whose blocks do not come fails.
+        """
+        self.names_key = secrets.token_bytes(32)
+        self._pool: NDArray[np.uint8] = pool_bytes(pool).numpy()
+        self._fetcher = fetcher
+        self._block_size = block_size
+        self._clock = clock
+        self._is_strict = is_strict
+        self._scope_key = secrets.token_bytes(32)
+        self._loading: list[_Loading] = []
+        self._num_blocks = self._num_whole = self._num_partial = self._num_local = 0
+
+    def attach(self, scheduler: _core.Scheduler) -> None:
+        """Begin with a new scheduler; imports for the one before end."""
+        self._cancel_all()
+        scheduler.track_block_uses()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a request waits for blocks."""
+        return bool(self._loading)
+
+    def begin(self, scheduler: _core.Scheduler, request_id: int, prepared: Prepared) -> None:
+        """Hold a new request that lacks many blocks, and let another server compute them."""
+        missing = scheduler.missing_blocks(request_id)
+        first, count = missing.first, len(missing)
+        size = self._block_size
+        if count * size < MIN_TOKENS:
+            return
+        predicted = scheduler.predict_prompt(first * size, count * size)
+        if predicted is not None and predicted < MIN_SAVED_NS:
+            return
+        limit = _limit_ns(predicted, prepared.times.start_within_s)
+        token_ids = prepared.prompt[: (first + count) * size + 1]
+        scope = self._scope(prepared.tenant, prepared.prefix_cache.salt)
+        blocks = BlockImport(token_ids, first, count, scope, limit / _NS_PER_S)
+        now = self._clock()
+        loading = _Loading(request_id, blocks, first, now + limit)
+        if len(self._loading) >= _MAX_LIVE or not self._fetcher.fetch(blocks):
+            self._num_local += 1
+            if self._is_strict:
+                self._fail(scheduler, request_id)
+        elif scheduler.hold(now, request_id):
+            self._loading.append(loading)
+        else:
+            blocks.cancel()
+
+    def _scope(self, tenant: str, salt: str) -> str:
+        """Return what another server calls a tenant and a salt: it learns neither of them."""
+        text = f"{len(tenant)} {tenant}{salt}".encode(errors="surrogatepass")
+        return hashlib.blake2b(text, key=self._scope_key, digest_size=16).hexdigest()
+
+    def turn(self, scheduler: _core.Scheduler) -> None:
+        """Place blocks that have come, and release requests whose imports are over."""
+        room, still = _MAX_PLACED, []
+        for loading in self._loading:
+            is_over = loading.blocks.is_over
+            num_placed = self._place(scheduler, loading, room)
+            if num_placed is None:
+                # It was cancelled, or has ended otherwise.
+                loading.blocks.cancel()
+                continue
+            room -= num_placed
+            is_late = self._clock() >= loading.deadline_ns
+            has_ended = is_over and not loading.blocks.has(loading.next_index)
+            if loading.is_whole or is_late or has_ended:
+                self._release(scheduler, loading)
+            else:
+                still.append(loading)
+        self._loading = still
+
+    def _place(self, scheduler: _core.Scheduler, loading: _Loading, room: int) -> int | None:
+        """Return how many blocks were placed; None if the request is not held any more."""
+        at = loading.next_index
+        received = loading.blocks.run(at, room)
+        blocks = scheduler.insert_blocks(loading.request_id, at, len(received))
+        if blocks is None:
+            return None
+        # The null block stands for one that needs no filling.
+        filled = [(block, data) for block, data in zip(blocks, received, strict=False) if block]
+        if filled:
+            numbers = np.array([block for block, _ in filled])
+            data = np.frombuffer(b"".join(data for _, data in filled), np.uint8)
+            planes, _, width = self._pool.shape
+            self._pool[:, numbers] = data.reshape(-1, planes, width).transpose(1, 0, 2)
+        loading.blocks.drop(at, len(blocks))
+        loading.next_index += len(blocks)
+        self._num_blocks += len(filled)
+        return len(blocks)
+
+    def _release(self, scheduler: _core.Scheduler, loading: _Loading) -> None:
+        loading.blocks.cancel()
+        if loading.is_whole:
+            self._num_whole += 1
+        else:
+            self._num_partial += 1
+            if self._is_strict:
+                self._fail(scheduler, loading.request_id)
+                return
+        scheduler.release_held(self._clock(), loading.request_id)
+
+    def _fail(self, scheduler: _core.Scheduler, request_id: int) -> None:
+        scheduler.abort(self._clock(), request_id, "PREFILL_UNAVAILABLE")
+
+    def keep(self, scheduler: _core.Scheduler) -> None:
+        """Drop what the scheduler tells of used blocks: nothing keeps them."""
+        scheduler.take_block_uses()
+
+    def wait(self) -> None:
+        """Wait a moment for a block, where there is no step to run."""
+        if self._loading:
+            self._loading[0].blocks.wait(_WAIT_S)
+
+    def stats(self) -> ImportStats:
+        """Return the counts; any thread may call this."""
+        return ImportStats(self._num_blocks, self._num_whole, self._num_partial, self._num_local)
+
+    def close(self) -> None:
+        """End all imports."""
+        self._cancel_all()
+        self._fetcher.close()
+
+    def _cancel_all(self) -> None:
+        for loading in self._loading:
+            loading.blocks.cancel()
+        self._loading.clear()

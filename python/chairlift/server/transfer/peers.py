@@ -1,0 +1,162 @@
+"""The prefill servers of a decode server: which one is asked, and the calls to them.
+
+Calls block threads of their own, so that neither the engine's thread nor the event loop waits for a
+server, or touches what it sends.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+
+from chairlift.api.logs import fields
+from chairlift.engine.transfer.imports import BlockImport
+from chairlift.server.transfer.settings import PeerSettings
+from chairlift.server.transfer.wire import decode, max_receive_bytes
+from chairlift.v1 import transfer_pb2 as pb
+from chairlift.v1 import transfer_pb2_grpc
+
+_log = logging.getLogger(__name__)
+
+_NUM_THREADS: Final = 32
+_BACK_OFF_S: Final = 5.0
+"""A server that could not be reached is left alone for this long."""
+_LONG_BACK_OFF_S: Final = 60.0
+"""The same for one that refuses all calls: it has another model, or no such service."""
+_REFUSALS: Final = (
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+)
+_UNREACHABLE: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_OPTIONS: Final = (
+    # A server that is stopped reads nothing: only pings find out.
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One prefill server."""
+
+    address: str
+    stub: Any
+    channel: Any
+    num_live: int = field(default=0)
+    open_from: float = field(default=0.0)
+    """Monotonic seconds: it is not asked before."""
+
+
+class PrefillPeers:
+    """Asks prefill servers for blocks: a `Fetcher`."""
+
+    def __init__(self, settings: PeerSettings, layout: bytes, block_bytes: int) -> None:
+        """Connect when the first prompt is asked for.
+
+        Args:
+            settings: Addresses and secrets.
+            layout: The layout of the blocks.
+            block_bytes: Bytes of a block.
+        """
+        self._layout, self._block_bytes = layout, block_bytes
+        self._metadata = settings.metadata
+        options = (*_OPTIONS, ("grpc.max_receive_message_length", max_receive_bytes(block_bytes)))
+        self._peers = [_connect(address, settings, options) for address in settings.addresses]
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._live: set[BlockImport] = set()
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="chairlift-prefill")
+
+    def fetch(self, wanted: BlockImport) -> bool:
+        """Ask the server with the fewest live calls; False where none can be asked."""
+        now = time.monotonic()
+        with self._lock:
+            open_peers = [peer for peer in self._peers if peer.open_from <= now]
+            if not open_peers or self._is_closed or len(self._live) >= _NUM_THREADS:
+                return False
+            peer = min(open_peers, key=lambda peer: peer.num_live)
+            peer.num_live += 1
+            self._live.add(wanted)
+        self._threads.submit(self._run, peer, wanted)
+        return True
+
+    def _run(self, peer: _Peer, wanted: BlockImport) -> None:
+        try:
+            self._receive(peer, wanted)
+        except grpc.RpcError as error:
+            self._note(peer, wanted, error)
+        except ValueError as error:
+            _log.error("wrong blocks", extra=fields(peer=peer.address, error=str(error)))
+            self._leave_alone(peer, _LONG_BACK_OFF_S)
+        except Exception:
+            _log.exception("blocks could not be fetched")
+        finally:
+            wanted.end()
+            with self._lock:
+                peer.num_live -= 1
+                self._live.discard(wanted)
+
+    def _receive(self, peer: _Peer, wanted: BlockImport) -> None:
+        request = pb.PrefillRequest(
+            layout=self._layout,
+            token_ids=wanted.token_ids,
+            first_block=wanted.first,
+            scope=wanted.scope,
+        )
+        call = peer.stub.Prefill(request, timeout=wanted.limit_s, metadata=self._metadata)
+        wanted.on_cancel(call.cancel)
+        try:
+            for response in call:
+                for index, data in decode(response.blocks, self._block_bytes):
+                    if not wanted.put(index, data):
+                        return
+        finally:
+            # A message that is wrong ends the call, too.
+            call.cancel()
+
+    def _note(self, peer: _Peer, wanted: BlockImport, error: Any) -> None:
+        """Note a failed call; one that was cancelled here is none."""
+        code = error.code()
+        if wanted.is_over:
+            return
+        level = logging.WARNING
+        if code in _REFUSALS:
+            self._leave_alone(peer, _LONG_BACK_OFF_S)
+        elif code in _UNREACHABLE:
+            self._leave_alone(peer, _BACK_OFF_S)
+        else:
+            level = logging.INFO
+        note = fields(peer=peer.address, code=code.name, error=str(error.details())[:200])
+        _log.log(level, "a prefill server did not send all blocks", extra=note)
+
+    def _leave_alone(self, peer: _Peer, seconds: float) -> None:
+        with self._lock:
+            peer.open_from = time.monotonic() + seconds
+
+    def close(self) -> None:
+        """End all calls."""
+        with self._lock:
+            self._is_closed = True
+            live = tuple(self._live)
+        for wanted in live:
+            wanted.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for peer in self._peers:
+            peer.channel.close()
+
+
+def _connect(address: str, settings: PeerSettings, options: Sequence[tuple[str, int]]) -> _Peer:
+    if settings.ca is None:
+        channel = grpc.insecure_channel(address, options=options)
+    else:
+        credentials = grpc.ssl_channel_credentials(root_certificates=settings.ca)
+        channel = grpc.secure_channel(address, credentials, options=options)
+    return _Peer(address, transfer_pb2_grpc.TransferServiceStub(channel), channel)

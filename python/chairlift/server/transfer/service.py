@@ -1,0 +1,140 @@
+"""`TransferService`: prompts computed for other servers.
+
+The call is the lease: when it ends, however it ends, its request is aborted and nothing is held.
+"""
+
+import asyncio
+from typing import Final
+
+import grpc
+
+from chairlift.api import types
+from chairlift.api.errors import Reason, RequestError, refusal
+from chairlift.engine.prepare.block_export import BlockExport
+from chairlift.server.calls.context import ServerContext
+from chairlift.server.protocols.names import Names
+from chairlift.server.rpc.status_interceptor import ServicerContext
+from chairlift.server.rpc.writer import Writer
+from chairlift.server.transfer.attached import Exporting
+from chairlift.server.transfer.requests import PrefillRequests
+from chairlift.server.transfer.wire import MAX_MESSAGE_BYTES, encode
+from chairlift.v1 import transfer_pb2 as pb
+from chairlift.v1 import transfer_pb2_grpc
+
+MAX_SCOPE_CHARACTERS: Final = 256
+_NAMES: Final = Names({"prompt": "token_ids", "prefix_cache.salt": "scope"})
+"""The caller's names of the fields that errors of the engine name."""
+
+
+class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
+    """Sends the blocks of prompts."""
+
+    def __init__(self, server: ServerContext, exporting: Exporting) -> None:
+        self._server = server
+        self._exporting = exporting
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register the service; `Prefill` writes encoded messages."""
+        name = pb.DESCRIPTOR.services_by_name["TransferService"].full_name
+        encoded = {
+            "Prefill": grpc.unary_stream_rpc_method_handler(
+                self.Prefill, pb.PrefillRequest.FromString
+            )
+        }
+        transfer_pb2_grpc.add_TransferServiceServicer_to_server(self, server)
+        # The last handler of a name is the one that counts.
+        server.add_registered_method_handlers(name, encoded)
+
+    async def Prefill(self, request: pb.PrefillRequest, context: ServicerContext) -> None:
+        """Compute a prompt and write its blocks."""
+        self._server.gate.admit()
+        block_size, first, count = self._checked(request)
+        arrived, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(arrived.set)
+
+        export = self._exporting.new_export(first, count, wake)
+        tenant = self._server.authenticator.tenant(context)
+        writer = Writer(context, self._server.write_timeout_s)
+        with self._server.outboxes.open() as outbox:
+            live = PrefillRequests(
+                self._server,
+                outbox,
+                tenant=tenant,
+                connection=context.peer(),
+                time_remaining=context.time_remaining,
+            )
+            live.on_change = arrived.set
+            num_tokens = (first + count) * block_size + 1
+            try:
+                try:
+                    await live.begin(_request(request, num_tokens, tenant), export)
+                except RequestError as error:
+                    raise _NAMES.translate(error) from None
+                accepted = pb.PrefillAccepted(instance=self._exporting.instance)
+                await writer.write(pb.PrefillResponse(accepted=accepted).SerializeToString())
+                while live.finished is None or export.has_blocks:
+                    await arrived.wait()
+                    arrived.clear()
+                    await self._write(export, writer)
+                    if live.error is not None:
+                        raise live.error
+                usage = live.finished.usage
+                end = pb.PrefillEnd(computed_tokens=usage.prompt_tokens - usage.cached_tokens)
+                await writer.write(pb.PrefillResponse(end=end).SerializeToString())
+            finally:
+                # Only synchronous work here: this also runs when the call is being cancelled.
+                export.close()
+                live.close()
+
+    async def _write(self, export: BlockExport, writer: Writer) -> None:
+        """Write the blocks that have come.
+
+        Raises:
+            RequestError: They were not read as fast as they came, or not at all.
+        """
+        while blocks := export.take(MAX_MESSAGE_BYTES):
+            # A megabyte is hashed and copied: that would hold up the tokens of other calls.
+            await writer.write(await asyncio.to_thread(encode, blocks))
+            self._exporting.num_sent += len(blocks)
+        if export.has_overflowed:
+            raise refusal(Reason.TRANSFER_MEMORY)
+
+    def _checked(self, request: pb.PrefillRequest) -> tuple[int, int, int]:
+        """Return the size of a block, the index of the first that is wanted, and how many.
+
+        Raises:
+            RequestError: A field is wrong, or the caller has other blocks than this server.
+        """
+        layout, block_size = self._exporting.layout, self._exporting.block_size
+        if request.layout != layout:
+            expected, got = layout.hex()[:16], request.layout.hex()[:16]
+            message = f"layout: expected {expected}..., got {got or 'none'}..."
+            raise RequestError(Reason.FOREIGN_LAYOUT, message, field="layout")
+        if len(request.scope) > MAX_SCOPE_CHARACTERS:
+            num = len(request.scope)
+            message = f"scope: expected at most {MAX_SCOPE_CHARACTERS} characters, got {num}"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="scope")
+        num_blocks = max(0, len(request.token_ids) - 1) // block_size
+        if num_blocks == 0:
+            expected = f"at least {block_size + 1} tokens, a block and one more"
+            message = f"token_ids: expected {expected}, got {len(request.token_ids)}"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="token_ids")
+        first = request.first_block
+        if first >= num_blocks:
+            message = f"first_block: expected a block below {num_blocks}, got {first}"
+            raise RequestError(Reason.BAD_PARAMETER, message, field="first_block")
+        return block_size, first, num_blocks - first
+
+
+def _request(request: pb.PrefillRequest, num_tokens: int, tenant: str) -> types.Request:
+    """Return the request that computes a prompt; the token that it draws is not used."""
+    return types.Request(
+        list(request.token_ids[:num_tokens]),
+        types.Sampling(temperature=0.0),
+        types.Stopping(max_tokens=1, ignore_eos=True),
+        types.Output(text=False),
+        prefix_cache=types.PrefixCache(salt=request.scope),
+        tenant=tenant,
+    )

@@ -1,0 +1,104 @@
+"""A prefill or a decode server is killed or stopped amid a transfer: the same tokens, none held."""
+
+import asyncio
+import random
+import signal
+import socket
+import time
+from contextlib import closing
+from itertools import cycle, islice, product
+
+from chairlift.v1 import generation_pb2 as pb
+
+from tests.chaos.figures import Figures, Scale
+from tests.chaos.served import Setup
+from tests.server.connection import receive, start
+
+ROUNDS = {Scale.QUICK: 8, Scale.MEDIUM: 40, Scale.LONG: 100}
+STEP_S = 0.02
+"""Of the prefill server: a prompt is some four chunks, and so long is each."""
+NUM_CHUNKS = 4
+NUM_TOKENS = 240
+BOUND_S = 30.0
+"""An answer takes a second where its transfer is given up, and is computed then."""
+
+
+async def run(scale, lab):
+    plain = await lab.server()
+    address = f"unix:{lab.scratch / 'prefill.sock'}"
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    prefill_setup = Setup(server={"role": "prefill"}, step_s=STEP_S)
+    decode_setup = Setup(
+        server={"role": "decode", "prefill_peers": (address,)}, transfers_anything=True
+    )
+    prefill = await lab.start(prefill_setup, address)
+    decode = await lab.start(decode_setup, f"127.0.0.1:{port}")
+    draw = random.Random(5)
+    cases = product(range(NUM_CHUNKS), ("prefill", "decode"), (signal.SIGKILL, signal.SIGSTOP))
+    longest_s = held_s = 0.0
+    num_whole = num_partial = 0
+    for number, (chunk, victim, how) in enumerate(islice(cycle(cases), ROUNDS[scale])):
+        prompt = [draw.randrange(1, 380) for _ in range(NUM_TOKENS)]
+        expected = await answer(plain, prompt)
+        began = time.monotonic()
+        asked = asyncio.create_task(answer(decode, prompt))
+        await asyncio.sleep((chunk + draw.random()) * STEP_S)
+        lost = prefill if victim == "prefill" else decode
+        lost.signal(how)
+        if victim == "prefill" or how == signal.SIGSTOP:
+            if victim == "decode":
+                held_s = max(held_s, await until_free(prefill))
+                lost.signal(signal.SIGCONT)
+            got = await asyncio.wait_for(asked, BOUND_S)
+            assert got[0] == expected[0], f"round {number}: other tokens"
+            num_whole += got[1] >= NUM_TOKENS - 16
+            num_partial += 0 < got[1] < NUM_TOKENS - 16
+            longest_s = max(longest_s, time.monotonic() - began)
+        if how == signal.SIGSTOP:
+            lost.signal(signal.SIGCONT)
+        else:
+            assert await lost.exit_code() == 137
+            if victim == "prefill":
+                prefill = await lab.start(prefill_setup, address)
+            else:
+                asked.cancel()
+                held_s = max(held_s, await until_free(prefill))
+                decode = await lab.start(decode_setup, f"127.0.0.1:{port}")
+        await until_free(prefill)
+        await decode.until_idle()
+        await prefill.until_idle()
+        lab.progress(f"{number + 1} rounds")
+    # Nothing was lost in the last round: a transfer is whole again.
+    prompt = [draw.randrange(1, 380) for _ in range(NUM_TOKENS)]
+    expected, got = await answer(plain, prompt), await answer(decode, prompt)
+    assert got[0] == expected[0]
+    assert got[1] > 0
+    return Figures(
+        "kill -9 and SIGSTOP of a prefill or a decode server amid a transfer",
+        f"{ROUNDS[scale]} rounds, at each of {NUM_CHUNKS} chunks",
+        [
+            f"all answers equal ({num_whole} with all blocks, {num_partial} with some)",
+            f"the longest {longest_s:.1f} s",
+            f"nothing held {held_s:.1f} s after the loss of a decode server",
+        ],
+    )
+
+
+async def answer(server, prompt):
+    """Return the tokens of an answer, and how many of its prompt's were transferred."""
+    async with server.stub() as stub:
+        received = await receive(stub.Generate(iter([start(prompt=prompt, max_tokens=8)])))
+    end = received.end("a")
+    assert end.finished.reason == pb.FINISH_REASON_LENGTH, end
+    return received.tokens("a"), end.finished.usage.transferred_tokens
+
+
+async def until_free(server):
+    """Wait until a prefill server holds and computes nothing; return the seconds."""
+    began = time.monotonic()
+    # A request that was on its way when its caller stopped may come in between.
+    while await server.inside("num_requests") or await server.inside("held_bytes"):
+        assert time.monotonic() < began + BOUND_S
+        await asyncio.sleep(0.01)
+    return time.monotonic() - began
