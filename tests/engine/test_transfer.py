@@ -1,6 +1,9 @@
 """KV blocks from another engine: the same tokens, whatever arrives, and nothing is left behind."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import pytest
 from chairlift.api.config import Dtype
@@ -277,3 +280,22 @@ def test_an_engine_of_other_weights_has_another_layout(make_engine, tmp_path, ti
     for settings in ({"dtype": Dtype.BFLOAT16}, {"kv_cache_dtype": "int8"}, {"quantize": "int8"}):
         layouts.add(export_blocks(make_engine(**settings))[1])
     assert len(layouts) == 4
+
+
+def test_the_layout_is_the_same_in_another_process(make_engine, tiny):
+    """No set or address is in it: a new process, not a fork, whose hashes have another seed."""
+    program = (
+        "import sys\n"
+        "from chairlift.engine.engine import Engine\n"
+        "from chairlift.engine.roles import export_blocks\n"
+        "engine = Engine(sys.argv[1], max_num_seqs=8, max_num_batched_tokens=64, drafts='off')\n"
+        "print(export_blocks(engine)[1].hex())\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, tiny.folder],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == export_blocks(make_engine())[1].hex()

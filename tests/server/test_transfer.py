@@ -127,6 +127,35 @@ async def test_a_server_that_went_is_asked_no_more_and_prompts_are_computed(
         await serving.until_idle()
 
 
+async def test_a_server_that_hangs_is_left_alone_for_a_while(
+    serve, decode_of, tmp_path, monkeypatch
+):
+    async with serve() as alone:
+        expected, _ = await answer(alone)
+    monkeypatch.setattr(imports, "_MIN_LIMIT_NS", 10**8)
+    calls = []
+
+    class Hanging(transfer_pb2_grpc.TransferServiceServicer):
+        async def Prefill(self, request, context):
+            calls.append(request)
+            await asyncio.Event().wait()
+            yield
+
+    hanging = grpc.aio.server()
+    transfer_pb2_grpc.add_TransferServiceServicer_to_server(Hanging(), hanging)
+    address = f"unix:{tmp_path}/hanging.sock"
+    hanging.add_insecure_port(address)
+    await hanging.start()
+    async with decode_of(address) as serving:
+        for prompt in (LONG, [5, *LONG], [6, *LONG]):
+            tokens, end = await answer(serving, prompt)
+            assert end.finished.usage.transferred_tokens == 0
+            assert prompt is not LONG or tokens == expected
+        await serving.until_idle()
+    await hanging.stop(0)
+    assert len(calls) == 1, "the others were computed at once"
+
+
 async def test_with_strict_roles_a_prompt_without_a_server_is_unavailable(prefill, decode_of):
     async with prefill() as source:
         address = source.address

@@ -57,6 +57,7 @@ class BlockImport:
         count: How many are wanted.
         scope: Names tenant and salt, as the other server may know them.
         limit_s: Seconds that the transfer may take.
+        was_late: Whether it took longer.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class BlockImport:
         self.first, self.count = first, count
         self.scope = scope
         self.limit_s = limit_s
+        self.was_late = False
         self._changed = threading.Condition()
         self._blocks: dict[int, bytes] = {}
         self._num_bytes = 0
@@ -279,6 +281,7 @@ class BlockImports:
             is_late = self._clock() >= loading.deadline_ns
             has_ended = is_over and not loading.blocks.has(loading.next_index)
             if loading.is_whole or is_late or has_ended:
+                loading.blocks.was_late = is_late and not (loading.is_whole or has_ended)
                 self._release(scheduler, loading)
             else:
                 still.append(loading)

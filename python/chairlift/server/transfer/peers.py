@@ -125,12 +125,12 @@ class PrefillPeers:
     def _note(self, peer: _Peer, wanted: BlockImport, error: Any) -> None:
         """Note a failed call; one that was cancelled here is none."""
         code = error.code()
-        if wanted.is_over:
+        if wanted.is_over and not wanted.was_late:
             return
         level = logging.WARNING
         if code in _REFUSALS:
             self._leave_alone(peer, _LONG_BACK_OFF_S)
-        elif code in _UNREACHABLE:
+        elif code in _UNREACHABLE or wanted.was_late:
             self._leave_alone(peer, _BACK_OFF_S)
         else:
             level = logging.INFO
