@@ -13,6 +13,7 @@ from chairlift.server.transfer.wire import decode
 from chairlift.v1 import transfer_pb2 as pb
 from chairlift.v1 import transfer_pb2_grpc
 
+from tests.server.certificates import Certificates
 from tests.server.connection import Status, start, until
 
 LONG = [(7 * place) % 380 + 1 for place in range(170)]
@@ -223,6 +224,18 @@ async def test_a_decode_server_shows_its_token(prefill, decode_of, tmp_path):
             assert end.finished.usage.transferred_tokens == NUM_BLOCKS * 16
         status = await end_of(source.transfer.Prefill(request_of(source)))
         assert status.code is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_prefill_server_is_reached_by_tls(serve, decode_of, tmp_path):
+    certificates = Certificates(tmp_path / "certificates")
+    other = Certificates(tmp_path / "others")
+    source = serve(server={"role": "prefill", **certificates.tls}, listen="127.0.0.1:0")
+    async with source as serving_tls:
+        address = serving_tls.address.replace("127.0.0.1", "localhost")
+        for ca, num_tokens in ((certificates, NUM_BLOCKS * 16), (other, 0)):
+            async with decode_of(address, prefill_ca=str(ca.ca_file)) as serving:
+                _, end = await answer(serving)
+                assert end.finished.usage.transferred_tokens == num_tokens
 
 
 async def test_a_server_without_the_role_has_no_such_service(serve):
