@@ -47,8 +47,13 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
 
     async def Prefill(self, request: pb.PrefillRequest, context: ServicerContext) -> None:
         """Compute a prompt and write its blocks."""
-        self._server.gate.admit()
+        engine = self._server.gate.admit()
         block_size, first, count = self._checked(request)
+        try:
+            # Before they are converted: a message holds a million.
+            engine.engine.text_limits.check_length(len(request.token_ids), num_answer=1)
+        except RequestError as error:
+            raise _NAMES.translate(error) from None
         arrived, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def wake() -> None:
