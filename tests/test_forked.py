@@ -1,6 +1,7 @@
 """A program that is forked behaves as one that an interpreter of its own runs."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,13 @@ def test_it_ends_and_prints_as_an_interpreter_does(name, tmp_path):
     given = {"cwd": tmp_path, "env": {"LC_ALL": "C.UTF-8", "COLOUR": "größe"}, "input": "one\n"}
     forked = run_python(*arguments, **given)
     real = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, **given
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        # A run of the tests that a shell has put in the background ignores interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **given,
     )
     assert (forked.returncode, forked.stdout) == (real.returncode, real.stdout)
     assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
