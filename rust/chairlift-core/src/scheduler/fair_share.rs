@@ -140,12 +140,18 @@ impl StepBuilder<'_> {
         let running = running.map(|&slot| self.scheduler.request(slot));
         let in_step = running.filter(|other| other.num_pending() > 0);
         // The first request of a step is never deferred.
-        let mut deferred = in_step
+        let deferred = in_step
             .skip(1)
             .filter(|other| other.is_in_prompt() && usage.has_share(other.tenant));
+        let mut deferred = deferred.map(|other| other.tenant).peekable();
+        deferred.peek().is_none()
+            || !request.is_preempted() && self.is_served_no_more(request.tenant, deferred)
+    }
+
+    /// Whether a tenant was served no more than each of these.
+    fn is_served_no_more(&self, tenant: Tenant, mut others: impl Iterator<Item = Tenant>) -> bool {
         let shares = &self.scheduler.queue.shares;
-        let served = shares.served(request.tenant);
-        deferred.all(|other| !request.is_preempted() && served <= shares.served(other.tenant))
+        others.all(|other| shares.served(tenant) <= shares.served(other))
     }
 
     /// The most tokens that a running request may have in the step, whose turn it is: a prompt leaves what tenants want that
@@ -175,14 +181,11 @@ impl StepBuilder<'_> {
 
     /// Whether a waiting request of this tenant may be admitted before deferred prompts go on.
     pub(super) fn goes_before_deferred(&self, tenant: Tenant) -> bool {
-        let shares = &self.scheduler.queue.shares;
-        let mut others = self.deferred.iter();
+        let others = self.deferred.iter();
+        let others = others.map(|&slot| self.scheduler.request(slot).tenant);
         let usage = || RowUsage::of(self.scheduler, self.now);
         !self.deferred.is_empty()
-            && others.all(|&slot| {
-                let other = self.scheduler.request(slot).tenant;
-                shares.served(tenant) <= shares.served(other)
-            })
+            && self.is_served_no_more(tenant, others)
             && usage().is_some_and(|usage| !usage.has_share(tenant))
     }
 
