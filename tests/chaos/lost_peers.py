@@ -62,7 +62,9 @@ async def run(scale, lab):
             if victim == "prefill":
                 prefill = await lab.start(prefill_setup, address)
             else:
+                # It ends with its server, or not at all.
                 asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
                 held_s = max(held_s, await until_free(prefill))
                 decode = await lab.start(decode_setup, f"127.0.0.1:{port}")
         await until_free(prefill)

@@ -5,10 +5,10 @@ import re
 
 import grpc
 import pytest
+from chairlift.api.addresses import is_local
 from chairlift.api.errors import ConfigError, NoServerError, ServerError
 from chairlift.client import connect, connect_async
 from chairlift.client.proxies import proxy_of
-from chairlift.client.security import is_local
 
 from tests.server.certificates import Certificates
 

@@ -7,13 +7,16 @@ import sys
 
 import pytest
 from chairlift.api.config import Dtype
+from chairlift.api.errors import ConfigError
 from chairlift.api.types import Failed, PrefixCache, Request, Sampling, Stopping
 from chairlift.engine.prepare.block_export import BlockExport, ExportedBlock, HeldBytes
 from chairlift.engine.roles import export_blocks, import_blocks
-from chairlift.engine.transfer import imports
+from chairlift.engine.transfer import block_import, imports
 
+from tests.engine import tiny_model
 from tests.engine.drive import assert_empty, drain, end, greedy, run, take_time, token_ids
 from tests.engine.tiny_model import prompts
+from tests.model import families
 
 LONG = [(7 * place) % 380 + 1 for place in range(170)]
 NUM_BLOCKS = (len(LONG) - 1) // 16
@@ -52,7 +55,7 @@ class PrefillEngine:
 
 
 class NoServer:
-    """Can ask nobody."""
+    """Has no server to ask."""
 
     def fetch(self, wanted):
         return False
@@ -159,9 +162,7 @@ def test_what_does_not_come_is_computed(make_engine, decode, num_kept):
     assert_empty(engine)
 
 
-def test_blocks_in_another_order_and_blocks_that_nobody_asked_for_change_nothing(
-    make_engine, decode
-):
+def test_blocks_in_another_order_and_blocks_that_are_not_wanted_change_nothing(make_engine, decode):
     expected = token_ids(answer(make_engine()))
     engine, _, source = decode()
 
@@ -259,7 +260,22 @@ def test_a_restart_ends_all_transfers(decode):
     assert_empty(engine)
 
 
-def test_an_export_that_nobody_reads_holds_no_more_than_all_may():
+def test_blocks_that_come_far_too_early_hold_up_none_before_them(monkeypatch):
+    monkeypatch.setattr(block_import, "_MAX_WAITING_BYTES", 100)
+    wanted = block_import.BlockImport([1], first=3, count=40, scope="", limit_s=1e6)
+    for index in (*range(5, 43), 3):
+        assert wanted.put(index, bytes(60))
+    assert len(wanted.next_run(99)) == 1
+    wanted.drop(1)
+    assert wanted.put(4, bytes(60))
+    assert len(wanted.next_run(99)) == 3, "two that came early had room"
+    wanted.drop(3)
+    assert not wanted.has_next
+    assert wanted.put(7, bytes(60))
+    assert wanted.has_next
+
+
+def test_an_export_that_is_not_read_holds_no_more_than_all_may():
     held = HeldBytes(100)
     woken = []
     first, second = (BlockExport(0, 9, held, lambda: woken.append(1)) for _ in range(2))
@@ -299,3 +315,20 @@ def test_the_layout_is_the_same_in_another_process(make_engine, tiny):
         check=True,
     )
     assert found.stdout.strip() == export_blocks(make_engine())[1].hex()
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("falcon h1, multipliers, tied", "a model with recurrent states"),
+        ("mistral, window", "a model with sliding windows"),
+    ],
+)
+def test_a_model_whose_blocks_are_not_all_is_refused_by_name(make_engine, tmp_path, model, reason):
+    families.build(model, vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(tmp_path)
+    tiny_model.write_tokenizer(tmp_path, tiny_model.VOCAB_SIZE - 10)
+    engine = make_engine(tmp_path)
+    with pytest.raises(ConfigError, match=f"role: expected none for {reason}"):
+        export_blocks(engine)
+    with pytest.raises(ConfigError, match=f"role: expected none for {reason}"):
+        import_blocks(engine, lambda _layout, _size: NoServer(), is_strict=False)

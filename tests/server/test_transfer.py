@@ -10,8 +10,8 @@ from chairlift.api.errors import ConfigError
 from chairlift.engine.transfer import imports
 from chairlift.server.app.server import Server, ServerConfig
 from chairlift.server.transfer.wire import decode
+from chairlift.v1 import generation_pb2, transfer_pb2_grpc
 from chairlift.v1 import transfer_pb2 as pb
-from chairlift.v1 import transfer_pb2_grpc
 
 from tests.server.certificates import Certificates
 from tests.server.connection import Status, start, until
@@ -295,6 +295,24 @@ async def test_a_cancelled_call_leaves_nothing(prefill):
         await until(lambda: source.exporting.num_held_bytes == 0)
         response = await source.transfer.Prefill(request_of(source)).read()
         assert response.accepted.instance == source.exporting.instance
+
+
+async def test_a_prompt_that_another_call_aborts_has_no_end(prefill, monkeypatch):
+    async with prefill() as source:
+        monkeypatch.setattr("tests.server.conftest.STEP_S", 0.2)
+        call = source.transfer.Prefill(request_of(source))
+        assert (await call.read()).HasField("accepted")
+        await source.generation.Abort(generation_pb2.AbortRequest(all={}))
+        assert await read_all(call) is grpc.StatusCode.ABORTED
+        await source.until_idle()
+        assert source.exporting.num_held_bytes == 0
+
+
+async def test_blocks_that_have_no_room_end_the_call_also_where_none_was_sent(prefill, monkeypatch):
+    async with prefill() as source:
+        monkeypatch.setattr(source.exporting._exports.held, "_max_bytes", 1)
+        status = await end_of(source.transfer.Prefill(request_of(source)))
+        assert status.reason == "TRANSFER_MEMORY"
 
 
 async def test_callers_that_read_nothing_lose_their_calls_and_others_are_served(

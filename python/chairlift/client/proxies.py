@@ -5,7 +5,7 @@ import os
 from typing import Final
 from urllib.parse import urlsplit
 
-from chairlift.client.security import host_of, is_local
+from chairlift.api.addresses import host_of, is_local
 
 _VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 """The first that is set counts; an empty one is no proxy."""

@@ -1,13 +1,12 @@
 """How a client authenticates its server and itself."""
 
-import ipaddress
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
+from chairlift.api.addresses import is_local
 from chairlift.api.errors import ConfigError
 
 Metadata = tuple[tuple[str, str], ...]
@@ -77,10 +76,6 @@ class Security:
         return (("authorization", f"Bearer {self.token}"),)
 
 
-_SCHEME: Final = re.compile(r"dns:///|dns:(?!/)|ipv[46]:(?!.*,)")
-"""Names of gRPC that leave the rest as it is; a list of addresses is none of one machine."""
-
-
 def _read(path: str | Path, option: str) -> bytes:
     try:
         return Path(path).read_bytes()
@@ -88,25 +83,3 @@ def _read(path: str | Path, option: str) -> bytes:
         reason = (error.strerror or "unknown error").lower()
         message = f"{option}: cannot read {path}: {reason}"
         raise ConfigError(message) from None
-
-
-def is_local(address: str) -> bool:
-    """Return whether a server there is on this machine: a Unix socket, or loopback."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
-    host = host_of(address)
-    try:
-        number = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    if isinstance(number, ipaddress.IPv6Address) and number.ipv4_mapped is not None:
-        number = number.ipv4_mapped
-    return number.is_loopback
-
-
-def host_of(address: str) -> str:
-    """Return the host of an address, in small letters and without brackets."""
-    named = _SCHEME.sub("", address, count=1)
-    host, colon, _ = named.rpartition(":")
-    host = host if colon and not named.endswith("]") else named
-    return host.removeprefix("[").removesuffix("]").lower().rstrip(".")

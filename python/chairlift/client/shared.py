@@ -22,8 +22,8 @@ from typing import (
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chairlift.api import checks
+from chairlift.api.addresses import checked_address
 from chairlift.api.errors import ChairliftError, Reason, RequestError, ServerError
-from chairlift.client.address import checked_address
 from chairlift.client.answer import Answer
 from chairlift.client.calls import Awaiting, Blocking, Call, unary
 from chairlift.client.embed import embed_request

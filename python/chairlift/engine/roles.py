@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from chairlift.engine.engine import Engine
+from chairlift.engine.transfer.block_import import Fetcher
 from chairlift.engine.transfer.exports import BlockExports
-from chairlift.engine.transfer.imports import BlockImports, Fetcher
+from chairlift.engine.transfer.imports import BlockImports
 from chairlift.engine.transfer.layout import check_model, layout_of, pool_bytes
 
 
@@ -20,10 +21,8 @@ def export_blocks(engine: Engine) -> tuple[BlockExports, bytes]:
     Raises:
         ConfigError: Blocks of the model cannot be moved.
     """
-    loaded = engine.stepper.loaded
-    check_model(loaded, "role")
-    layout = layout_of(engine.config, loaded, engine.probed_blocks())
-    exports = BlockExports(loaded.kv_cache)
+    layout = _layout(engine)
+    exports = BlockExports(engine.stepper.loaded.kv_cache)
     engine.stepper.use_exchange(exports)
     return exports, layout
 
@@ -41,13 +40,18 @@ def import_blocks(
     Raises:
         ConfigError: Blocks of the model cannot be moved.
     """
-    loaded = engine.stepper.loaded
-    check_model(loaded, "role")
-    layout = layout_of(engine.config, loaded, engine.probed_blocks())
-    pool = pool_bytes(loaded.kv_cache)
+    layout = _layout(engine)
+    kv_cache = engine.stepper.loaded.kv_cache
+    pool = pool_bytes(kv_cache)
     fetcher = new_fetcher(layout, pool.shape[0] * pool.shape[2])
-    imports = BlockImports(
-        loaded.kv_cache, fetcher, engine.config.block_size, engine.clock, is_strict=is_strict
-    )
+    size, clock = engine.config.block_size, engine.clock
+    imports = BlockImports(kv_cache, fetcher, size, clock, is_strict=is_strict)
     engine.stepper.use_exchange(imports)
     return imports
+
+
+def _layout(engine: Engine) -> bytes:
+    """Return the layout of the blocks of an engine, whose model is checked first."""
+    loaded = engine.stepper.loaded
+    check_model(loaded, "role")
+    return layout_of(engine.config, loaded, engine.probed_blocks())

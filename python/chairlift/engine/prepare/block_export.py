@@ -75,11 +75,6 @@ class BlockExport:
         """Return whether a block has not come yet, and is wanted."""
         return index in self._wanted
 
-    @property
-    def num_missing(self) -> int:
-        """Return how many blocks have not come."""
-        return len(self._wanted)
-
     def put(self, block: ExportedBlock) -> None:
         """Add a block; called on the engine's thread."""
         with self._lock:
@@ -92,11 +87,6 @@ class BlockExport:
                 self.has_overflowed = True
         self._wake()
 
-    @property
-    def has_blocks(self) -> bool:
-        """Return whether there is something to take."""
-        return bool(self._blocks)
-
     def take(self, max_bytes: int) -> list[ExportedBlock]:
         """Return the blocks that came first; they are held no longer.
 
@@ -104,13 +94,14 @@ class BlockExport:
             max_bytes: Bytes of all of them; one block is taken whatever it has.
         """
         taken: list[ExportedBlock] = []
+        num_bytes = 0
         with self._lock:
             while self._blocks and (
-                not taken
-                or sum(len(block.data) for block in (*taken, self._blocks[0])) <= max_bytes
+                not taken or num_bytes + len(self._blocks[0].data) <= max_bytes
             ):
                 taken.append(self._blocks.popleft())
-        self._held.give_back(sum(len(block.data) for block in taken))
+                num_bytes += len(taken[-1].data)
+        self._held.give_back(num_bytes)
         return taken
 
     def close(self) -> None:

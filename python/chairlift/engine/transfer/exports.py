@@ -6,8 +6,8 @@ engine thread   request queued      -> the names of its blocks are looked for
 any thread      BlockExport.take    -> in messages; what was taken is no longer held
 ```
 
-Copies of all exports together are bounded: an export whose blocks nobody reads ends, and so does
-what it holds.
+The copies of all exports together are bounded: an export whose call does not take its blocks ends,
+and its copies are dropped.
 """
 
 import secrets

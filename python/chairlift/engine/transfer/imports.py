@@ -13,10 +13,9 @@ A request draws its tokens here, from its last prompt token on: no state of a sa
 import hashlib
 import math
 import secrets
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.engine.prepare.prepared import Prepared
+from chairlift.engine.transfer.block_import import BlockImport, Fetcher
 from chairlift.engine.transfer.layout import pool_bytes
 
 MIN_TOKENS: Final = 256
@@ -34,8 +34,6 @@ _MAX_LIVE: Final = 32
 """Prompts that are computed elsewhere at once; further ones are computed here."""
 _MAX_PLACED: Final = 64
 """Blocks that are copied into the pool between two steps, over all imports."""
-_MAX_WAITING_BYTES: Final = 64 * 2**20
-"""Blocks of an import that were received and not placed; a fetcher waits for room."""
 _WAIT_S: Final = 0.001
 _NS_PER_S: Final = 1_000_000_000
 _MIN_LIMIT_NS: Final = 1 * _NS_PER_S
@@ -46,109 +44,6 @@ _MAX_LIMIT_NS: Final = 300 * _NS_PER_S
 _SLOWER: Final = 4
 """A transfer may take so many times as long as computing here is predicted to take: the other
 server may have other prompts before this one, and computing here would stall those that decode."""
-
-
-class BlockImport:
-    """The blocks of one prompt, from a fetcher to the engine's thread.
-
-    Attributes:
-        token_ids: The tokens of the prompt: those of all full blocks, and one more.
-        first: Index of the first block that is wanted.
-        count: How many are wanted.
-        scope: Names tenant and salt, as the other server may know them.
-        limit_s: Seconds that the transfer may take.
-        was_late: Whether it took longer.
-    """
-
-    def __init__(
-        self, token_ids: list[int], first: int, count: int, scope: str, limit_s: float
-    ) -> None:
-        self.token_ids = token_ids
-        self.first, self.count = first, count
-        self.scope = scope
-        self.limit_s = limit_s
-        self.was_late = False
-        self._changed = threading.Condition()
-        self._blocks: dict[int, bytes] = {}
-        self._num_bytes = 0
-        self._is_over = False
-        self._on_cancel: Callable[[], None] | None = None
-
-    def on_cancel(self, cancel: Callable[[], None]) -> None:
-        """Call a function when the blocks are not wanted any more: at once, if they are not now."""
-        with self._changed:
-            self._on_cancel = cancel
-            is_over = self._is_over
-        if is_over:
-            cancel()
-
-    def put(self, index: int, data: bytes) -> bool:
-        """Add a block; waits for room. Return whether further ones are wanted."""
-        with self._changed:
-            room = lambda: self._num_bytes < _MAX_WAITING_BYTES or self._is_over  # noqa: E731
-            if not self._changed.wait_for(room, self.limit_s) or self._is_over:
-                return False
-            if self.first <= index < self.first + self.count and index not in self._blocks:
-                self._blocks[index] = data
-                self._num_bytes += len(data)
-                self._changed.notify_all()
-            return True
-
-    def end(self) -> None:
-        """Say that no block follows."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
-
-    def has(self, index: int) -> bool:
-        """Return whether a block has come and was not placed."""
-        return index in self._blocks
-
-    def run(self, next_index: int, max_count: int) -> list[bytes]:
-        """Return the blocks from an index on that have come, in their order; they stay."""
-        with self._changed:
-            end = next_index
-            while end < next_index + max_count and end in self._blocks:
-                end += 1
-            return [self._blocks[index] for index in range(next_index, end)]
-
-    def drop(self, next_index: int, count: int) -> None:
-        """Forget blocks that were placed."""
-        with self._changed:
-            for index in range(next_index, next_index + count):
-                self._num_bytes -= len(self._blocks.pop(index))
-            self._changed.notify_all()
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether no block follows those that have come."""
-        return self._is_over
-
-    def cancel(self) -> None:
-        """Want no further block, and forget those that have come."""
-        with self._changed:
-            self._is_over = True
-            self._blocks.clear()
-            self._num_bytes = 0
-            self._changed.notify_all()
-            cancel = self._on_cancel
-        if cancel is not None:
-            cancel()
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for a change, at most so long."""
-        with self._changed:
-            self._changed.wait(timeout_s)
-
-
-class Fetcher(Protocol):
-    """Asks other servers for the blocks of prompts."""
-
-    def fetch(self, wanted: BlockImport) -> bool:
-        """Begin to fetch on a thread of its own; return False where no server can be asked."""
-
-    def close(self) -> None:
-        """End all fetches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +79,7 @@ class _Loading:
 
     request_id: int
     blocks: BlockImport
-    next_index: int
     deadline_ns: int
-
-    @property
-    def is_whole(self) -> bool:
-        return self.next_index == self.blocks.first + self.blocks.count
 
 
 class BlockImports:
@@ -252,7 +142,7 @@ class BlockImports:
         scope = self._scope(prepared.tenant, prepared.prefix_cache.salt)
         blocks = BlockImport(token_ids, first, count, scope, limit / _NS_PER_S)
         now = self._clock()
-        loading = _Loading(request_id, blocks, first, now + limit)
+        loading = _Loading(request_id, blocks, now + limit)
         if len(self._loading) >= _MAX_LIVE or not self._fetcher.fetch(blocks):
             self._num_local += 1
             if self._is_strict:
@@ -279,9 +169,9 @@ class BlockImports:
                 continue
             room -= num_placed
             is_late = self._clock() >= loading.deadline_ns
-            has_ended = is_over and not loading.blocks.has(loading.next_index)
-            if loading.is_whole or is_late or has_ended:
-                loading.blocks.was_late = is_late and not (loading.is_whole or has_ended)
+            has_ended = loading.blocks.is_whole or (is_over and not loading.blocks.has_next)
+            if is_late or has_ended:
+                loading.blocks.was_late = not has_ended
                 self._release(scheduler, loading)
             else:
                 still.append(loading)
@@ -289,9 +179,9 @@ class BlockImports:
 
     def _place(self, scheduler: _core.Scheduler, loading: _Loading, room: int) -> int | None:
         """Return how many blocks were placed; None if the request is not held any more."""
-        at = loading.next_index
-        received = loading.blocks.run(at, room)
-        blocks = scheduler.insert_blocks(loading.request_id, at, len(received))
+        received = loading.blocks.next_run(room)
+        first = loading.blocks.next_index
+        blocks = scheduler.insert_blocks(loading.request_id, first, len(received))
         if blocks is None:
             return None
         # The null block stands for one that needs no filling.
@@ -301,14 +191,13 @@ class BlockImports:
             data = np.frombuffer(b"".join(data for _, data in filled), np.uint8)
             planes, _, width = self._pool.shape
             self._pool[:, numbers] = data.reshape(-1, planes, width).transpose(1, 0, 2)
-        loading.blocks.drop(at, len(blocks))
-        loading.next_index += len(blocks)
+        loading.blocks.drop(len(blocks))
         self._num_blocks += len(filled)
         return len(blocks)
 
     def _release(self, scheduler: _core.Scheduler, loading: _Loading) -> None:
         loading.blocks.cancel()
-        if loading.is_whole:
+        if loading.blocks.is_whole:
             self._num_whole += 1
         else:
             self._num_partial += 1

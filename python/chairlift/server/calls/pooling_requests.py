@@ -1,11 +1,6 @@
-"""The requests of one call that yield vectors or scores.
-
-They pass through the same stages as all requests (gate, quotas, deadline, registry, metrics, log);
-only their results do not go through an outbox.
-"""
+"""The requests of one call that yield vectors or scores."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,21 +10,16 @@ from chairlift.api.errors import Reason, RequestError, refusal
 from chairlift.api.pooled import Pooled
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.outbox import Outbox
-from chairlift.server.calls.registry import LiveRequest, Stage
-from chairlift.server.calls.request_log import log_end
-from chairlift.server.calls.requests import Requests
-from chairlift.server.convert.messages import DeliveryOptions
+from chairlift.server.calls.registry import LiveRequest
+from chairlift.server.calls.result_requests import ResultRequests
 
-_NO_OUTPUT = DeliveryOptions(
-    text=False, token_ids=False, logprobs=False, timeline=False, interval=0
-)
 Result = Pooled | RequestError
 
 MAX_LIVE_INPUTS: Final = 256
 """Inputs of a call that are submitted and have no result yet; the others follow."""
 
 
-class PoolingRequests(Requests):
+class PoolingRequests(ResultRequests):
     """The live requests of one call, whose results are waited for by label."""
 
     def __init__(
@@ -70,42 +60,11 @@ class PoolingRequests(Requests):
         if label in self.live:
             message = "request_id: a live input of this stream has the same"
             raise RequestError(Reason.DUPLICATE_REQUEST_ID, message, field="request_id")
-        try:
-            await self.submit(request, _NO_OUTPUT, label, arrived_at=time.monotonic())
-        except RequestError as error:
-            self._server.metrics.refused(self._tenant, error.reason)
-            raise
+        await self.submit_counted(request, label)
 
-    def on_event(self, live: LiveRequest, event: types.Event) -> None:
-        """Handle an event; the one token that the scheduler draws is not looked at."""
-        match event:
-            case types.Tokens():
-                if live.stage is Stage.QUEUED:
-                    self.on_first_token(live)
-            case types.Accepted():
-                self._server.live.queued(live, event.request_id)
-                self._server.metrics.accepted(self._tenant, event.num_prompt_tokens)
-            case types.Finished():
-                live.use(event.usage)
-                log_end(self._server, live, event.reason, "OK", event)
-                self._server.live.ended(live, event.reason)
-                self._on_result(live.label, _result(live, event))
-            case types.Failed():
-                self._fail(live, event)
-
-    def _fail(self, live: LiveRequest, event: types.Failed) -> None:
-        if event.reason is Reason.ENGINE_DOWN:
-            self._server.gate.close()
-        error = RequestError(
-            event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
-        )
-        was_accepted = live.stage is not Stage.SUBMITTED
-        self._server.live.ended(live, event.reason)
-        if was_accepted:
-            log_end(self._server, live, event.reason, event.reason.code, event)
-        else:
-            self._server.metrics.refused(self._tenant, error.reason)
-        self._on_result(live.label, error)
+    def on_end(self, live: LiveRequest, end: types.Finished | RequestError) -> None:
+        """Pass the result on."""
+        self._on_result(live.label, end if isinstance(end, RequestError) else _result(live, end))
 
 
 def _result(live: LiveRequest, event: types.Finished) -> Result:

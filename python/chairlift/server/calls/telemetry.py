@@ -6,7 +6,6 @@ requests nothing, and spans that find the queue full are dropped. No attribute h
 prompt or an answer, nor a stop string.
 """
 
-import ipaddress
 import re
 import threading
 import time
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 from chairlift import _core
 from chairlift.api import types
+from chairlift.api.addresses import is_local
 from chairlift.api.errors import ConfigError, Reason
 from chairlift.server.calls.registry import LiveRequest
 
@@ -114,7 +114,7 @@ class _Exported:
             {"service.name": "chairlift", "service.version": _core.__version__}
         )
         target: dict[str, Any] = {"endpoint": endpoint, "timeout": _EXPORT_S}
-        if _is_local(urlsplit(endpoint).hostname or ""):
+        if is_local(urlsplit(endpoint).netloc):
             # A proxy of the variables cannot reach a collector of this machine.
             target["channel_options"] = (("grpc.enable_http_proxy", 0),)
         self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -172,13 +172,6 @@ class _Exported:
             thread = threading.Thread(target=provider.shutdown, daemon=True)
             thread.start()
             thread.join(_SHUTDOWN_S)
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _parent(traceparent: str) -> "Context | None":

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import grpc
 
+from chairlift.api.addresses import is_local
 from chairlift.api.logs import fields
-from chairlift.engine.transfer.imports import BlockImport
+from chairlift.engine.transfer.block_import import BlockImport
 from chairlift.server.transfer.settings import PeerSettings
 from chairlift.server.transfer.wire import decode, max_receive_bytes
 from chairlift.v1 import transfer_pb2 as pb
@@ -24,6 +25,7 @@ from chairlift.v1 import transfer_pb2_grpc
 _log = logging.getLogger(__name__)
 
 _NUM_THREADS: Final = 32
+"""Calls at once; the engine asks for no more prompts."""
 _BACK_OFF_S: Final = 5.0
 """A server that could not be reached is left alone for this long."""
 _LONG_BACK_OFF_S: Final = 60.0
@@ -80,7 +82,7 @@ class PrefillPeers:
         now = time.monotonic()
         with self._lock:
             open_peers = [peer for peer in self._peers if peer.open_from <= now]
-            if not open_peers or self._is_closed or len(self._live) >= _NUM_THREADS:
+            if not open_peers or self._is_closed:
                 return False
             peer = min(open_peers, key=lambda peer: peer.num_live)
             peer.num_live += 1
@@ -154,6 +156,9 @@ class PrefillPeers:
 
 
 def _connect(address: str, settings: PeerSettings, options: Sequence[tuple[str, int]]) -> _Peer:
+    if is_local(address):
+        # A proxy of the variables cannot reach a server of this machine.
+        options = (*options, ("grpc.enable_http_proxy", 0))
     if settings.ca is None:
         channel = grpc.insecure_channel(address, options=options)
     else:

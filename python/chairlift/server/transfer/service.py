@@ -47,13 +47,16 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
 
     async def Prefill(self, request: pb.PrefillRequest, context: ServicerContext) -> None:
         """Compute a prompt and write its blocks."""
-        engine = self._server.gate.admit()
-        block_size, first, count = self._checked(request)
         try:
-            # Before they are converted: a message holds a million.
-            engine.engine.text_limits.check_length(len(request.token_ids), num_answer=1)
+            await self._prefill(request, context)
         except RequestError as error:
             raise _NAMES.translate(error) from None
+
+    async def _prefill(self, request: pb.PrefillRequest, context: ServicerContext) -> None:
+        engine = self._server.gate.admit()
+        block_size, first, count = self._checked(request)
+        # Before they are converted: a message holds a million.
+        engine.engine.text_limits.check_length(len(request.token_ids), num_answer=1)
         arrived, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def wake() -> None:
@@ -70,22 +73,21 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
                 connection=context.peer(),
                 time_remaining=context.time_remaining,
             )
-            live.on_change = arrived.set
+            live.arrived = arrived
             num_tokens = (first + count) * block_size + 1
             try:
-                try:
-                    await live.begin(_request(request, num_tokens, tenant), export)
-                except RequestError as error:
-                    raise _NAMES.translate(error) from None
+                await live.submit_counted(_request(request, num_tokens, tenant), export=export)
                 accepted = pb.PrefillAccepted(instance=self._exporting.instance)
                 await writer.write(pb.PrefillResponse(accepted=accepted).SerializeToString())
-                while live.finished is None or export.has_blocks:
+                while live.end is None:
                     await arrived.wait()
                     arrived.clear()
                     await self._write(export, writer)
-                    if live.error is not None:
-                        raise live.error
-                usage = live.finished.usage
+                # All blocks were put before the end was delivered.
+                await self._write(export, writer)
+                if isinstance(live.end, RequestError):
+                    raise live.end
+                usage = live.end.usage
                 end = pb.PrefillEnd(computed_tokens=usage.prompt_tokens - usage.cached_tokens)
                 await writer.write(pb.PrefillResponse(end=end).SerializeToString())
             finally:
@@ -114,7 +116,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
         """
         layout, block_size = self._exporting.layout, self._exporting.block_size
         if request.layout != layout:
-            expected, got = layout.hex()[:16], request.layout.hex()[:16]
+            expected, got = layout[:8].hex(), request.layout[:8].hex()
             message = f"layout: expected {expected}..., got {got or 'none'}..."
             raise RequestError(Reason.FOREIGN_LAYOUT, message, field="layout")
         if len(request.scope) > MAX_SCOPE_CHARACTERS:

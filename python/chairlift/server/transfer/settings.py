@@ -1,11 +1,11 @@
 """The settings of a server with a role, checked before the model is read."""
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from chairlift.api.addresses import checked_address, is_local
 from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError
 from chairlift.engine.transfer.settings import check_settings
@@ -14,10 +14,6 @@ from chairlift.server.security.reloading_file import read_file
 
 _OF_DECODE: Final = ("prefill_peers", "prefill_token", "prefill_ca")
 _TOKEN: Final = re.compile(r"[!-~]{16,4096}")
-_HOST_AND_PORT: Final = re.compile(
-    r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})"
-)
-_MAX_PORT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +59,10 @@ def peer_settings(config: ServerConfig, engine_config: EngineConfig) -> PeerSett
         message = "prefill_peers: expected addresses of prefill servers with role decode, got none"
         raise ConfigError(message)
     for address in config.prefill_peers:
-        _check_address(address, is_protected=config.prefill_ca is not None)
+        if not is_local(checked_address(address, "prefill_peers")) and config.prefill_ca is None:
+            message = f"prefill_peers: {address} is beyond this machine, and needs prefill_ca (TLS)"
+            raise ConfigError(message)
     return PeerSettings(config.prefill_peers, _token(config), _ca(config))
-
-
-def _check_address(address: str, *, is_protected: bool) -> None:
-    if address.startswith("unix:") and address != "unix:":
-        return
-    match = _HOST_AND_PORT.fullmatch(address)
-    if match is None or not 0 < int(match["port"]) <= _MAX_PORT:
-        message = f"prefill_peers: expected HOST:PORT or unix:PATH, got {address!r}"
-        raise ConfigError(message)
-    if not is_protected and not _is_loopback(match["host"].strip("[]")):
-        message = f"prefill_peers: {address} is beyond this machine, and needs prefill_ca (TLS)"
-        raise ConfigError(message)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _token(config: ServerConfig) -> str | None:
