@@ -5,6 +5,7 @@ server, or touches what it sends.
 """
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Sequence
@@ -84,6 +85,8 @@ class PrefillPeers:
             open_peers = [peer for peer in self._peers if peer.open_from <= now]
             if not open_peers or self._is_closed:
                 return False
+            # At random among equals, so that several decode servers do not all ask the first.
+            random.shuffle(open_peers)
             peer = min(open_peers, key=lambda peer: peer.num_live)
             peer.num_live += 1
             self._live.add(wanted)
