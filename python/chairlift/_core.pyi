@@ -1148,6 +1148,7 @@ class Fleet:
         report_interval: int | None = None,
         failures: tuple[float, int, int] | None = None,
         autoscale: tuple[int, int, int, int, int] | None = None,
+        roles: tuple[int, float] | None = None,
     ) -> Self:
         """Make a fleet before its first request.
 
@@ -1170,6 +1171,8 @@ class Fleet:
             failures: Losses of a replica per hour, time to their detection, to its restart.
             autoscale: Replicas at least, requests in flight of each, delays of more and of fewer
                 replicas, time of a start.
+            roles: How many of the replicas compute prompts for the others, and the seconds in which
+                keys and values of a token go from one to another.
 
         Raises:
             ConfigError: A setting is out of range.
@@ -1212,6 +1215,14 @@ class FleetRun:
     max_replicas: int
     replica_s: float
     """Time that each replica was there, summed."""
+    num_transferred_tokens: int
+    """Tokens of prompts that prefill replicas computed for others."""
+    num_whole: int
+    """Prompts whose blocks all came."""
+    num_partial: int
+    """Prompts of which blocks did not come in time."""
+    num_local: int
+    """Long prompts that were computed where they are, since too many waited."""
 
 def apply_plan(
     plan: Tensor,

@@ -10,9 +10,10 @@ from tests.cli.test_bench import POLICY_KEYS, results
 from tests.cli.test_serve import assert_one_line
 
 KEYS = [
-    *("policy", "routing", "replicas", "seed", "requests", "unanswered", "hit_rate"),
+    *("policy", "routing", "replicas", "roles", "seed", "requests", "unanswered", "hit_rate"),
     *("hit_rate_of_ceiling", "load_imbalance", "ttft_p50_s", "ttft_p99_s", "losses", "resent"),
-    *("max_replicas", "replica_hours"),
+    *("max_replicas", "replica_hours", "transferred_tokens", "whole_prompts"),
+    *("partial_prompts", "local_prompts"),
 ]
 
 
@@ -49,6 +50,17 @@ def test_the_last_line_has_the_figures_of_the_fleet(chairlift: Run) -> None:
         assert 0 < last["hit_rate"] < last["hit_rate_of_ceiling"] <= 1
         assert last["load_imbalance"] >= 1
         assert 0 < last["ttft_p50_s"] < last["ttft_p99_s"]
+
+
+def test_roles_say_what_prefill_replicas_computed(chairlift: Run) -> None:
+    command = ("replay", "long", "--requests", 100, "--roles", "1:3")
+    *_, last = results(chairlift(*command, "--json", "--transfer-per-token", "5us"))
+    assert (last["roles"], last["replicas"], last["requests"]) == ("1:3", 4, 100)
+    assert last["whole_prompts"] > 0
+    assert last["transferred_tokens"] >= 256 * last["whole_prompts"]
+    assert "whole_prompts" in chairlift(*command).stdout
+    plain = ("replay", "prefix", "--requests", 300, "--replicas", 4)
+    assert "whole_prompts" not in chairlift(*plain).stdout
 
 
 def test_infinitely_fast_steps_have_no_times(chairlift: Run) -> None:
@@ -103,6 +115,15 @@ def test_a_file_of_mooncakes_format_is_read(chairlift: Run, tmp_path: Path) -> N
         (("--replicas", 2, "--target-requests", 4), "--target-requests"),
         (("--replicas", 2, "--min-replicas", 3), "--min-replicas"),
         (("--replicas", 0), "--replicas"),
+        (("--replicas", 2, "--transfer-per-token", "1us"), "--transfer-per-token"),
+        (("--roles", "2"), "--roles"),
+        (("--roles", "0:2"), "--roles"),
+        (("--roles", "9000:2"), "--roles"),
+        (("--roles", "4000:97"), "--roles"),
+        (("--roles", "1:2", "--replicas", 4), "--replicas"),
+        (("--roles", "1:2", "--failures-per-hour", 1), "--failures-per-hour"),
+        (("--roles", "1:2", "--min-replicas", 1), "--min-replicas"),
+        (("--roles", "1:2", "--infinitely-fast"), "--infinitely-fast"),
         (("--replicas", 4097), "--replicas"),
         (("--replicas", 2, "--infinitely-fast", "--step-fixed", "1ms"), "--step-fixed"),
         (

@@ -16,7 +16,7 @@ from chairlift.cli.config_options import config_options
 from chairlift.cli.picture import render_terminal
 from chairlift.cli.progress import Progress
 from chairlift.cli.recipes import RecipeRate, RecipeRequests, RecipeScale, draws_of, load_trace
-from chairlift.cli.replay_fleet import FleetRuns, fleet_of
+from chairlift.cli.replay_fleet import OF_ROLES_ALONE, FleetRuns, fleet_of
 from chairlift.cli.report import Json, ReportFile, Result, SparseResult
 from chairlift.cli.report import report as print_results
 from chairlift.replay.fleet_options import FleetOptions
@@ -85,7 +85,7 @@ def replay(
 
     Requests arrive at their recorded times and have answers of their recorded lengths. The time of
     a step is a model fitted to the recorded steps; the same trace has the same figures everywhere.
-    With --replicas many schedulers run behind a router.
+    With --replicas many schedulers run behind a router; with --roles some compute prompts only.
     """
     from chairlift.bench.report.files import check_report
     from chairlift.replay.settings import step_time_of
@@ -130,8 +130,9 @@ def replay(
         omit=BRIEF,
         progress=progress,
     )
-    if figures:
-        print_results(figures, title=f"{title}; the fleet", as_json=as_json)
+    if given_fleet is not None:
+        omit = () if given_fleet.roles else OF_ROLES_ALONE
+        print_results(figures, title=f"{title}; the fleet", as_json=as_json, omit=omit)
     if not as_json:
         console = Console()
         for timeline in replays.drawn:

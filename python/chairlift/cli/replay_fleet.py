@@ -9,7 +9,16 @@ from chairlift.api.errors import ConfigError
 from chairlift.api.figures import TIMES, summarize
 from chairlift.cli.config_sources import option_name
 from chairlift.cli.report import SparseResult
-from chairlift.replay.fleet_options import OF_AUTOSCALER, OF_FAILURES, OF_STARTS, FleetOptions
+from chairlift.replay.fleet_options import (
+    MAX_REPLICAS,
+    OF_AUTOSCALER,
+    OF_FAILURES,
+    OF_ROLES,
+    OF_STARTS,
+    WITHOUT_ROLES,
+    FleetOptions,
+    num_replicas,
+)
 
 if TYPE_CHECKING:
     from chairlift.replay.fleet import FleetReplayed
@@ -17,11 +26,16 @@ if TYPE_CHECKING:
     from chairlift.replay.options import ReplayOptions
     from chairlift.replay.trace import Trace
 
+OF_ROLES_ALONE: Final = (
+    *("roles", "transferred_tokens", "whole_prompts", "partial_prompts", "local_prompts"),
+)
+"""Figures that a table shows with roles alone."""
+
 _OF_STEPS: Final = ("step_fixed_s", "step_per_token_s", "step_per_context_token_s")
 
 
 def fleet_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> FleetOptions | None:
-    """Return the fleet that the options describe; None without `--replicas`.
+    """Return the fleet that the options describe; None without `--replicas` and `--roles`.
 
     Args:
         given: The options of a fleet that were given.
@@ -30,9 +44,13 @@ def fleet_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> FleetOpti
     Raises:
         ConfigError: An option has no meaning beside the others; the message names it.
     """
-    if "replicas" not in given:
+    if "roles" in given:
+        given = _with_roles(given)
+    elif "replicas" not in given:
         _refuse(given, given, "--replicas")
         return None
+    else:
+        _refuse(given, OF_ROLES, "--roles")
     if "failures_per_hour" not in given:
         _refuse(given, OF_FAILURES, "--failures-per-hour")
     if "min_replicas" not in given:
@@ -51,6 +69,22 @@ def fleet_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> FleetOpti
         message = f"min_replicas: expected {limit}, got {fleet.min_replicas}"
         raise ConfigError(message)
     return fleet
+
+
+def _with_roles(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in WITHOUT_ROLES:
+        if given.get(name):
+            message = f"--{option_name(name)}: expected none with --roles"
+            raise ConfigError(message)
+    checked(FleetOptions, **{"replicas": 1, **given})
+    count = num_replicas(given["roles"])
+    if count > MAX_REPLICAS:
+        message = f"--roles: expected at most {MAX_REPLICAS} replicas, got {count}"
+        raise ConfigError(message)
+    if given.get("replicas", count) != count:
+        message = f"--replicas: expected {count} or none with --roles, got {given['replicas']}"
+        raise ConfigError(message)
+    return {**given, "replicas": count}
 
 
 def _refuse(given: Mapping[str, Any], names: Iterable[str], needed: str) -> None:
@@ -111,12 +145,13 @@ class FleetRuns:
                 notes.append(f"{policy}: not answered: {reasons}")
 
     def _figures(self, policy: str, done: "FleetReplayed", row: SparseResult) -> SparseResult:
-        tokens = done.replica_tokens
+        tokens = done.replica_tokens[self.fleet.num_prefill :]
         mean = float(tokens.mean())
         return {
             "policy": policy,
             "routing": self.fleet.routing.value,
             "replicas": self.fleet.replicas,
+            "roles": self.fleet.roles,
             "seed": self.seed,
             "requests": done.run.num_requests,
             "unanswered": sum(done.unanswered.values()),
@@ -129,6 +164,10 @@ class FleetRuns:
             "resent": done.num_resent,
             "max_replicas": done.max_replicas,
             "replica_hours": done.replica_s / 3600,
+            "transferred_tokens": done.num_transferred_tokens,
+            "whole_prompts": done.num_whole,
+            "partial_prompts": done.num_partial,
+            "local_prompts": done.num_local,
         }
 
 

@@ -62,6 +62,14 @@ class FleetReplayed:
     """Replicas that were there at once, at most."""
     replica_s: float
     """Time that each replica was there, summed."""
+    num_transferred_tokens: int
+    """Tokens of prompts that other replicas computed."""
+    num_whole: int
+    """Prompts that other replicas computed."""
+    num_partial: int
+    """Prompts of which blocks did not come in time."""
+    num_local: int
+    """Long prompts that were computed where they are, since too many waited."""
 
 
 def replay_fleet(
@@ -118,6 +126,9 @@ def _fleet(
     if options.min_replicas is not None:
         delays = (_ns(options.scale_up_delay_s), _ns(options.scale_down_delay_s))
         autoscale = (options.min_replicas, options.target_requests, *delays, _ns(options.restart_s))
+    roles = None
+    if options.roles is not None:
+        roles = (options.num_prefill, options.transfer_per_token_s)
     try:
         return _core.Fleet(
             scheduler_of(settings),
@@ -134,6 +145,7 @@ def _fleet(
             report_interval=nanoseconds(options.report_interval_s),
             failures=failures,
             autoscale=autoscale,
+            roles=roles,
         )
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None
@@ -211,6 +223,10 @@ def _result(fleet: _core.Fleet, trace: Trace, arrivals: NDArray[np.int64]) -> Fl
         num_losses=done.num_losses,
         max_replicas=done.max_replicas,
         replica_s=done.replica_s,
+        num_transferred_tokens=done.num_transferred_tokens,
+        num_whole=done.num_whole,
+        num_partial=done.num_partial,
+        num_local=done.num_local,
     )
 
 

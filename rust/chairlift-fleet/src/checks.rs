@@ -1,11 +1,12 @@
 //! What a fleet and a trace must be.
 
+use chairlift_core::Config;
 use chairlift_router::ConfigError;
 
 use crate::{options::Options, work::Work};
 
 /// Refuses the first setting that is out of range.
-pub(crate) fn check(options: &Options, work: &Work) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &Config, options: &Options, work: &Work) -> Result<(), ConfigError> {
     let refuse = |message: &str| Err(ConfigError(message.into()));
     if options.num_routers == 0 {
         return refuse("routers: expected at least 1, got 0");
@@ -25,6 +26,23 @@ pub(crate) fn check(options: &Options, work: &Work) -> Result<(), ConfigError> {
         }
         if autoscale.target == 0 {
             return refuse("target_requests: expected at least 1, got 0");
+        }
+    }
+    if let Some(roles) = options.roles {
+        if !(1..options.num_replicas).contains(&roles.num_prefill) {
+            return refuse("roles: expected a prefill and a decode replica at least");
+        }
+        if options.failures.is_some() || options.autoscale.is_some() {
+            return refuse("roles: expected none with failures or an autoscaler");
+        }
+        let is_plain = config.kv_groups.len() == 1 && config.kv_groups[0].window.is_none();
+        if !is_plain || config.state_snapshots.is_some() || !config.prefix_cache {
+            return refuse(
+                "roles: expected a model without windows and states, and a prefix cache",
+            );
+        }
+        if !(roles.transfer_s >= 0.0 && roles.transfer_s.is_finite()) {
+            return refuse("transfer: expected a time of at least 0");
         }
     }
     if work.tokens_per_name == 0 || work.requests.is_empty() {

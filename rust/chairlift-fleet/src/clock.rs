@@ -4,6 +4,8 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use chairlift_core::Nanos;
 
+use crate::command::Command;
+
 /// Something that happens; of things at the same time, the first in this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
@@ -11,6 +13,20 @@ pub(crate) enum Event {
     Ended {
         index: u32,
         num_sent: u32,
+    },
+    /// A replica tells another one.
+    Tell {
+        replica: u16,
+        command: Command,
+    },
+    /// A prefill replica has no more of a request.
+    CallOver {
+        index: u32,
+    },
+    /// The blocks of a request of a decode replica are late, if they have not come.
+    Late {
+        index: u32,
+        replica: u16,
     },
     /// All replicas report their loads.
     Report,

@@ -13,11 +13,16 @@ use crate::{
     autoscaler::{Autoscaler, PERIOD},
     checks::check,
     clock::{Clock, Event},
+    command::{Command, Context},
     options::Options,
-    outcomes::{NEVER, Outcomes, Unanswered},
-    replica::{Command, Context, Replica},
+    outcomes::{NEVER, Outcomes},
+    replica::Replica,
+    roles::{Calls, Message},
     work::Work,
 };
+
+mod losses;
+mod transfers;
 
 /// A request is sent so often at most.
 const MAX_SENT: u32 = 2;
@@ -56,9 +61,11 @@ pub struct Fleet {
     num_left: usize,
     random: Random,
     autoscaler: Option<Autoscaler>,
+    calls: Option<Calls>,
     now: Nanos,
     outcomes: Outcomes,
     ended: Vec<(Nanos, u32)>,
+    messages: Vec<(Nanos, Message)>,
     names: Vec<u64>,
 }
 
@@ -70,7 +77,7 @@ impl Fleet {
     pub fn new(config: Config, options: Options, work: Work) -> Result<Self, ConfigError> {
         let checked = Scheduler::new(config.clone(), TokenTable::new(&[], &[], &[], false).into());
         checked.map_err(|error| ConfigError(error.to_string()))?;
-        check(&options, &work)?;
+        check(&config, &options, &work)?;
         let names = config.num_blocks * config.block_size / work.router_tokens();
         let routers = (0..options.num_routers).map(|number| {
             Router::new(RouterConfig {
@@ -97,9 +104,13 @@ impl Fleet {
             autoscaler: options
                 .autoscale
                 .map(|options| Autoscaler::new(options, count)),
+            calls: options
+                .roles
+                .map(|roles| Calls::new(roles, count, num_requests)),
             now: 0,
             outcomes: Outcomes::new(num_requests, count),
             ended: Vec::new(),
+            messages: Vec::new(),
             names: Vec::new(),
             config,
             options,
@@ -159,6 +170,11 @@ impl Fleet {
             }
             self.clock.at(PERIOD, Event::Scale);
         }
+        for replica in 0..self.num_prefill() {
+            for router in &mut self.routers {
+                router.leave(replica as u16);
+            }
+        }
         if let Some(interval) = self.options.report_interval {
             self.clock.at(interval, Event::Report);
         }
@@ -183,7 +199,14 @@ impl Fleet {
             }
             self.busy.pop();
             self.due[replica as usize] = None;
-            self.run_replica(replica, until.unwrap_or(Nanos::MAX));
+            let mut until = until.unwrap_or(Nanos::MAX);
+            if let Some(&Reverse((other, _))) = self.busy.peek()
+                && self.calls.is_some()
+            {
+                // What another replica tells of its step may come before.
+                until = until.min(other.max(time + 1));
+            }
+            self.run_replica(replica, until);
             return true;
         }
         let Some((now, event)) = self.clock.pop() else {
@@ -200,8 +223,10 @@ impl Fleet {
             config: &self.config,
             work: &self.work,
             step_time: &self.options.step_time,
+            roles: self.options.roles.as_ref(),
             outcomes: &mut self.outcomes,
             ended: &mut self.ended,
+            messages: &mut self.messages,
         };
         self.replicas[replica as usize].advance(until, &mut context);
         for (time, index) in self.ended.drain(..) {
@@ -209,6 +234,11 @@ impl Fleet {
             let event = Event::Ended { index, num_sent };
             self.clock.at(time + self.options.lag, event);
         }
+        let mut messages = std::mem::take(&mut self.messages);
+        for (time, message) in messages.drain(..) {
+            self.deliver(replica, time, message);
+        }
+        self.messages = messages;
         self.note_due(replica);
     }
 
@@ -231,6 +261,9 @@ impl Fleet {
                 }
             }
             Event::Ended { index, num_sent } => self.end(index, num_sent),
+            Event::Tell { replica, command } => self.tell(replica, command),
+            Event::CallOver { index } => self.end_call(index),
+            Event::Late { index, replica } => self.late(index, replica),
             Event::Report => self.report(),
             Event::Lost { replica } => self.lose(replica),
             Event::Detected { replica } => self.detect(replica),
@@ -298,6 +331,7 @@ impl Fleet {
         }
         let ticket = slot.take().expect("invariant: it was there");
         self.router(index).end(ticket);
+        self.abort_call(index);
         self.num_left -= 1;
         if self.states[replica as usize] == State::Draining && self.is_empty(replica) {
             self.states[replica as usize] = State::Off;
@@ -312,8 +346,13 @@ impl Fleet {
         counts.sum::<u32>() == 0
     }
 
+    /// The first replicas, among which the router does not choose.
+    fn num_prefill(&self) -> usize {
+        self.options.roles.map_or(0, |roles| roles.num_prefill)
+    }
+
     fn report(&mut self) {
-        for replica in 0..self.options.num_replicas {
+        for replica in self.num_prefill()..self.options.num_replicas {
             if self.states[replica] == State::Up {
                 let count = self.replicas[replica].num_requests() as u32;
                 for router in &mut self.routers {
@@ -323,69 +362,6 @@ impl Fleet {
         }
         let interval = self.options.report_interval.unwrap_or(NEVER - self.now);
         self.clock.at(self.now + interval, Event::Report);
-    }
-
-    fn draw_loss(&mut self, replica: u16) {
-        if let Some(failures) = self.options.failures {
-            let hours = -self.random.uniform().ln() / failures.per_hour;
-            let time = self.now.saturating_add((hours * 3600e9) as Nanos);
-            self.losses[replica as usize] = time;
-            self.clock.at(time, Event::Lost { replica });
-        }
-    }
-
-    fn lose(&mut self, replica: u16) {
-        // A replica that was drained and started again meanwhile has another loss.
-        let is_there = matches!(self.states[replica as usize], State::Up | State::Draining)
-            && self.losses[replica as usize] == self.now;
-        let Some(failures) = self.options.failures.filter(|_| is_there) else {
-            return;
-        };
-        self.outcomes.num_losses += 1;
-        let requests = self.replicas[replica as usize].lose(self.now, &mut self.outcomes);
-        self.states[replica as usize] = State::Lost(requests);
-        self.note_due(replica);
-        let detected = self.now + failures.detection.min(failures.restart);
-        self.clock.at(detected, Event::Detected { replica });
-        let joined = self.now + failures.restart;
-        self.clock.at(joined, Event::Joined { replica });
-    }
-
-    /// The requests of a lost replica that had not started are sent again, once; the others have no answer.
-    fn detect(&mut self, replica: u16) {
-        for router in &mut self.routers {
-            router.leave(replica);
-        }
-        let state = &mut self.states[replica as usize];
-        let State::Lost(requests) = std::mem::replace(state, State::Lost(Vec::new())) else {
-            return;
-        };
-        for &index in &requests {
-            if let Some(ticket) = self.tickets[index as usize].take() {
-                self.router(index).end(ticket);
-            }
-        }
-        for index in requests {
-            let progress = &self.outcomes.progress[index as usize];
-            if progress.first_token == NEVER && progress.num_sent < MAX_SENT {
-                self.outcomes.num_resent += 1;
-                self.send(index);
-            } else {
-                self.outcomes.unanswered.push((index, Unanswered::Lost));
-                self.num_left -= 1;
-            }
-        }
-    }
-
-    fn join(&mut self, replica: u16) {
-        self.states[replica as usize] = State::Up;
-        for router in &mut self.routers {
-            router.join(replica);
-        }
-        self.draw_loss(replica);
-        for index in std::mem::take(&mut self.unrouted) {
-            self.send(index);
-        }
     }
 
     fn num_present(&self) -> usize {

@@ -3,6 +3,8 @@
 use chairlift_core::Nanos;
 use chairlift_router::Routing;
 
+use crate::roles::Roles;
+
 /// The duration of a step, in seconds: a linear model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepTime {
@@ -64,5 +66,6 @@ pub struct Options {
     pub report_interval: Option<Nanos>,
     pub failures: Option<Failures>,
     pub autoscale: Option<Autoscale>,
+    pub roles: Option<Roles>,
     pub step_time: StepTime,
 }

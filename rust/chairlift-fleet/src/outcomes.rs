@@ -61,6 +61,19 @@ pub struct Steps {
     pub kv_waste: f64,
 }
 
+/// Prompts that prefill replicas computed for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfers {
+    /// Requests whose blocks all came.
+    pub num_whole: u64,
+    /// Requests of which blocks were missing, since they came too late or had no room.
+    pub num_partial: u64,
+    /// Requests that were computed where they are, since too many waited.
+    pub num_local: u64,
+    /// Tokens of prompts whose keys and values came.
+    pub num_tokens: u64,
+}
+
 /// All that a run leaves.
 #[derive(Clone, Debug)]
 pub struct Outcomes {
@@ -71,6 +84,7 @@ pub struct Outcomes {
     pub steps: Vec<Steps>,
     /// Request and reason.
     pub unanswered: Vec<(u32, Unanswered)>,
+    pub transfers: Transfers,
     /// Requests that were sent again after a loss of their replica.
     pub num_resent: u64,
     /// Replicas that were lost.
@@ -88,6 +102,7 @@ impl Outcomes {
             gaps: Gaps::default(),
             steps: vec![Steps::default(); num_replicas],
             unanswered: Vec::new(),
+            transfers: Transfers::default(),
             num_resent: 0,
             num_losses: 0,
             replica_time: 0,

@@ -2,7 +2,8 @@
 
 use chairlift_core::{Config, KvGroup, Nanos, policy::Policy};
 use chairlift_fleet::{
-    Autoscale, Failures, Fleet, NEVER, Options, Outcomes, Request, StepTime, Unanswered, Work,
+    Autoscale, Failures, Fleet, NEVER, Options, Outcomes, Request, Roles, StepTime, Unanswered,
+    Work,
 };
 use chairlift_router::{
     Routing,
@@ -50,6 +51,7 @@ fn options(num_replicas: usize, routing: Routing) -> Options {
         report_interval: None,
         failures: None,
         autoscale: None,
+        roles: None,
         step_time: STEP_TIME,
     }
 }
@@ -280,4 +282,130 @@ fn four_thousand_replicas_run() {
     assert_all_ended(fleet.work(), fleet.outcomes());
     assert!(fleet.outcomes().unanswered.is_empty());
     assert!(Fleet::new(config(), options(4097), work(1, 1.0)).is_err());
+}
+
+fn with_roles(num_prefill: usize, num_decode: usize, transfer_s: f64) -> Options {
+    Options {
+        roles: Some(Roles {
+            num_prefill,
+            transfer_s,
+        }),
+        ..options(num_prefill + num_decode, Routing::Both)
+    }
+}
+
+/// Requests without names: (arrival in milliseconds, tokens of the prompt, tokens of the answer).
+fn plain_work(requests: &[(u64, usize, usize)]) -> Work {
+    let request = |&(arrival, num_prompt, num_output): &(u64, usize, usize)| Request {
+        arrival: arrival * SECOND / 1000,
+        num_prompt,
+        num_output,
+        cache_read: true,
+        cache_write: true,
+        ..Request::default()
+    };
+    Work {
+        requests: requests.iter().map(request).collect(),
+        tokens_per_name: 16,
+        ..Work::default()
+    }
+}
+
+#[test]
+fn a_prompt_of_another_replica_takes_its_steps_there_the_link_and_one_step_here() {
+    let (num_prompt, transfer_s) = (1000, 1e-5);
+    let fleet = run(
+        with_roles(1, 1, transfer_s),
+        plain_work(&[(0, num_prompt, 3)]),
+        2000,
+    );
+    // 62 blocks and one token go to the other replica, in chunks of 512 tokens; the last 30 blocks are sent behind the second.
+    let steps = [(512, 512), (481, 993), (8, 1000)]
+        .map(|(count, context)| STEP_TIME.duration(count, context));
+    let link = (480.0 * transfer_s * 1e9) as Nanos;
+    let outcomes = fleet.outcomes();
+    assert_eq!(
+        outcomes.progress[0].first_token,
+        steps.iter().sum::<Nanos>() + link
+    );
+    assert_eq!(
+        (outcomes.transfers.num_whole, outcomes.transfers.num_tokens),
+        (1, 992)
+    );
+    assert_eq!(outcomes.progress[0].num_cached, 0);
+}
+
+/// Conversations whose turns are so long that others compute them.
+fn long_work(num_requests: usize, per_second: f64) -> Work {
+    let mut work = work(num_requests, per_second);
+    work.tokens_per_name = 64;
+    for request in &mut work.requests {
+        request.num_prompt = request.names.len() * 64 + 5;
+    }
+    work
+}
+
+#[test]
+fn prompts_of_other_replicas_are_answered_the_same_way_each_time() {
+    let work = long_work(500, 20.0);
+    let (mut at_once, mut one_by_one) = [(); 2]
+        .map(|()| Fleet::new(config(5000), with_roles(2, 3, 1e-6), work.clone()))
+        .map(|fleet| fleet.expect("a valid fleet"))
+        .into();
+    while at_once.run(usize::MAX) {}
+    while one_by_one.run(1) {}
+    assert_all_ended(&work, at_once.outcomes());
+    assert_eq!(times(at_once.outcomes()), times(one_by_one.outcomes()));
+    let transfers = at_once.outcomes().transfers;
+    assert_eq!(transfers, one_by_one.outcomes().transfers);
+    assert!(transfers.num_whole > 100, "{transfers:?}");
+    let sent_to = at_once
+        .outcomes()
+        .progress
+        .iter()
+        .map(|progress| progress.replica);
+    assert!(
+        sent_to.min() >= Some(2),
+        "the router chooses among decode replicas"
+    );
+}
+
+#[test]
+fn gaps_are_shorter_where_another_replica_computes_long_prompts() {
+    let mut requests: Vec<_> = (0..8).map(|number| (number, 20, 400)).collect();
+    requests.extend((1..6).map(|number| (number * 500, 4000, 2)));
+    let longest = |options| {
+        let fleet = run(options, plain_work(&requests), 4000);
+        assert_eq!(fleet.outcomes().unanswered, []);
+        let gaps = fleet.outcomes().gaps.counts();
+        gaps.iter().map(|&(gap, _)| gap).max()
+    };
+    let apart = longest(with_roles(1, 1, 1e-6));
+    let alone = longest(options(1, Routing::Both));
+    assert!(apart.map(|gap| 2 * gap) < alone, "{apart:?} {alone:?}");
+}
+
+#[test]
+fn a_link_that_is_too_slow_leaves_prompts_to_their_replicas() {
+    let work = long_work(100, 5.0);
+    let fleet = run(with_roles(1, 2, 0.1), work.clone(), 5000);
+    assert_all_ended(&work, fleet.outcomes());
+    let transfers = fleet.outcomes().transfers;
+    assert_eq!(transfers.num_whole, 0);
+    assert!(transfers.num_partial > 0, "{transfers:?}");
+}
+
+#[test]
+fn a_request_that_is_cancelled_while_others_compute_its_prompt_ends_its_call() {
+    let mut work = plain_work(&[(0, 7000, 2), (1, 3000, 2)]);
+    work.requests[0].cancelled = Some(SECOND / 20);
+    let fleet = run(with_roles(1, 1, 1e-6), work, 2000);
+    let outcomes = fleet.outcomes();
+    assert_eq!(outcomes.progress[1].num_output, 2);
+    assert_eq!(outcomes.transfers.num_whole, 1);
+    let prefilled = outcomes.steps[0].num_tokens;
+    assert!(
+        prefilled < 7000,
+        "its prompt is not computed to its end: {prefilled}"
+    );
 }

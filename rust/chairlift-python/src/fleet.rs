@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chairlift_fleet::{
-    Autoscale, Failures, NEVER, Options, Progress, Request, StepTime, Unanswered, Work,
+    Autoscale, Failures, NEVER, Options, Progress, Request, Roles, StepTime, Unanswered, Work,
 };
 use chairlift_tensor::{Borrows, Tensor};
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
@@ -39,6 +39,10 @@ pub(crate) struct FleetRun {
     num_losses: u64,
     max_replicas: usize,
     replica_s: f64,
+    num_transferred_tokens: u64,
+    num_whole: u64,
+    num_partial: u64,
+    num_local: u64,
 }
 
 /// A time or a number of a request, of which a negative one is none.
@@ -84,7 +88,7 @@ impl Fleet {
     #[new]
     #[pyo3(signature = (scheduler, requests, names, flushes, *, tokens_per_name, step_time,
         num_replicas, routing, seed, num_routers = 1, lag = 0, report_interval = None,
-        failures = None, autoscale = None))]
+        failures = None, autoscale = None, roles = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "keyword arguments of the Python class"
@@ -104,6 +108,7 @@ impl Fleet {
         report_interval: Option<u64>,
         failures: Option<(f64, u64, u64)>,
         autoscale: Option<(usize, usize, u64, u64, u64)>,
+        roles: Option<(usize, f64)>,
     ) -> PyResult<Self> {
         let mut borrows = Borrows::default();
         let work = Work {
@@ -133,6 +138,10 @@ impl Fleet {
                     down_delay,
                     start,
                 }
+            }),
+            roles: roles.map(|(num_prefill, transfer_s)| Roles {
+                num_prefill,
+                transfer_s,
             }),
             step_time: StepTime {
                 fixed_s,
@@ -192,6 +201,10 @@ impl Fleet {
             num_losses: outcomes.num_losses,
             max_replicas: outcomes.max_replicas,
             replica_s: outcomes.replica_time as f64 * 1e-9,
+            num_transferred_tokens: outcomes.transfers.num_tokens,
+            num_whole: outcomes.transfers.num_whole,
+            num_partial: outcomes.transfers.num_partial,
+            num_local: outcomes.transfers.num_local,
         }
     }
 
