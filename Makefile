@@ -217,7 +217,7 @@ check-clients: setup ## Real clients of the OpenAI API in environments of their 
 	@$(BIN)/python -m tests.clients.openai $(TOOLS) $(CLIENTS)
 
 .PHONY: check-load
-check-load: setup ## guidellm and aiperf beside `chairlift bench serve --url` on one server of the demo, with what the server saw (LOAD_TOOLS="guidellm")
+check-load: setup ## guidellm and aiperf beside `chairlift bench serve --url` on one server, with what the server saw (LOAD_TOOLS="guidellm")
 	@$(BIN)/python -m tests.clients.load $(UV) $(TOOLS) $(LOAD_TOOLS)
 
 .PHONY: check-checkpoints

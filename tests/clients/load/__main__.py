@@ -13,6 +13,7 @@ are is to be read.
 import asyncio
 import contextlib
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -55,8 +56,9 @@ def main() -> None:
     with served(str(model), "--drafts", "off") as url:
         os.sched_setaffinity(0, processors[half:])
         server = Server(url, model)
-        ours(server)
-        senders: dict[str, Callable[[], Figures]] = {OURS: partial(ours, server)}
+        draw = random.Random(1)
+        ours(server, draw)
+        senders: dict[str, Callable[[], Figures]] = {OURS: partial(ours, server, draw)}
         for name in names:
             senders[name] = partial(TOOLS[name].run, environments[name], server, LOAD)
         turns = [
@@ -77,12 +79,12 @@ def installed(uv: str, environment: Path, requirement: str) -> Path:
     return environment
 
 
-def ours(server: Server) -> Figures:
+def ours(server: Server, draw: random.Random) -> Figures:
     """Return the figures of our own load."""
-    # A prompt of distinct words, so that the prefix cache finds nothing.
+    # Other words in each turn, so that the prefix cache finds nothing.
     work = [
-        Item([(i * 7 + k * (i + 1)) % 97 for k in range(LOAD.num_prompt)], LOAD.num_output)
-        for i in range(LOAD.num_requests)
+        Item([draw.randrange(97) for _ in range(LOAD.num_prompt)], LOAD.num_output)
+        for _ in range(LOAD.num_requests)
     ]
     sent = send_openai_load(
         url_of(server.url), server.model.name, work, concurrency=LOAD.concurrency
@@ -113,6 +115,8 @@ def measured(url: str, send: Callable[[], Figures]) -> Figures:
     return {
         **found,
         "server: TTFT, ms": mean_ms("time_to_first_token"),
+        "server: prompt tokens": seen["prompt_tokens_total"] / LOAD.num_requests,
+        "server: cached blocks": seen["prefix_cache_hits_total"] / LOAD.num_requests,
         "server: ITL, ms": mean_ms("inter_token_latency"),
         "server: step, ms": mean_ms("step"),
         "server: tokens/step": seen["generated_tokens_total"] / seen["step_seconds_count"],
@@ -152,8 +156,10 @@ def table(turns: list[dict[str, Figures]]) -> Iterator[str]:
         medians = {
             name: statistics.median(turn[name][figure] for turn in turns) for name in turns[0]
         }
-        yield f"{figure:22}{medians[OURS]:12.1f}" + "".join(
-            f"{medians[name]:12.1f}{medians[name] / medians[OURS]:7.2f}" for name in names
+        base = medians[OURS]
+        yield f"{figure:22}{base:12.1f}" + "".join(
+            f"{medians[name]:12.1f}" + (f"{medians[name] / base:7.2f}" if base else f"{'-':>7}")
+            for name in names
         )
 
 
