@@ -124,6 +124,7 @@ def test_a_file_of_mooncakes_format_is_read(chairlift: Run, tmp_path: Path) -> N
         (("--roles", "1:2", "--failures-per-hour", 1), "--failures-per-hour"),
         (("--roles", "1:2", "--min-replicas", 1), "--min-replicas"),
         (("--roles", "1:2", "--infinitely-fast"), "--infinitely-fast"),
+        (("--roles", "1:2", "--no-prefix-cache"), "--roles"),
         (("--replicas", 4097), "--replicas"),
         (("--replicas", 2, "--infinitely-fast", "--step-fixed", "1ms"), "--step-fixed"),
         (

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from chairlift.replay.trace import Trace
 
 OF_ROLES_ALONE: Final = (
-    *("roles", "transferred_tokens", "whole_prompts", "partial_prompts", "local_prompts"),
+    "roles",
+    "transferred_tokens",
+    "whole_prompts",
+    "partial_prompts",
+    "local_prompts",
 )
 """Figures that a table shows with roles alone."""
 

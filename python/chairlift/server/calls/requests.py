@@ -359,7 +359,8 @@ class Requests:
         if event.last and live.resumable is not None:
             live.resumable.end()
 
-    def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
+    def end_failed(self, live: LiveRequest, event: types.Failed) -> tuple[RequestError, bool]:
+        """Note the end of a request that failed; return the error, and if it was accepted."""
         if event.reason is Reason.ENGINE_DOWN:
             self._server.gate.close()
         error = RequestError(
@@ -367,14 +368,19 @@ class Requests:
         )
         was_accepted = live.stage is not Stage.SUBMITTED
         self._server.live.ended(live, event.reason)
+        if was_accepted:
+            if event.usage is not None:
+                live.use(event.usage)
+            log_end(self._server, live, event.reason, event.reason.code, event)
+        return error, was_accepted
+
+    def _on_failed(self, live: LiveRequest, event: types.Failed) -> None:
+        error, was_accepted = self.end_failed(live, event)
         if not was_accepted:
             if live.resumable is not None:
                 live.resumable.forget()
             self.refuse(live.label, error)
             return
-        if event.usage is not None:
-            live.use(event.usage)
-        log_end(self._server, live, event.reason, event.reason.code, event)
         if self._only_one:
             self.error = error
         self._outbox.end(

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from typing import Final
 
 from chairlift.api import types
-from chairlift.api.errors import Reason, RequestError
+from chairlift.api.errors import RequestError
 from chairlift.engine.prepare.block_export import BlockExport
 from chairlift.server.calls.registry import LiveRequest, Stage
 from chairlift.server.calls.request_log import log_end
@@ -63,18 +63,7 @@ class ResultRequests(Requests):
                 self._server.live.ended(live, event.reason)
                 self.on_end(live, event)
             case types.Failed():
-                self._fail(live, event)
-
-    def _fail(self, live: LiveRequest, event: types.Failed) -> None:
-        if event.reason is Reason.ENGINE_DOWN:
-            self._server.gate.close()
-        error = RequestError(
-            event.reason, event.message, field=event.field, retry_after_s=event.retry_after_s
-        )
-        was_accepted = live.stage is not Stage.SUBMITTED
-        self._server.live.ended(live, event.reason)
-        if was_accepted:
-            log_end(self._server, live, event.reason, event.reason.code, event)
-        else:
-            self._server.metrics.refused(self._tenant, error.reason)
-        self.on_end(live, error)
+                error, was_accepted = self.end_failed(live, event)
+                if not was_accepted:
+                    self._server.metrics.refused(self._tenant, error.reason)
+                self.on_end(live, error)
