@@ -205,8 +205,8 @@ fuzz: prerequisites ## Operations and requests from random bytes (FUZZ_SECONDS=6
 	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$(or $(FUZZ_SECONDS),600)000 cargo test --release --locked --package chairlift-simulator --test fuzz
 
 .PHONY: slow
-slow: setup ## The long form of quick Python tests: 100,000 random token sequences for every tokenizer family, 400 random configurations of every model family
-	@$(BIN)/python -m pytest -m slow
+slow: setup ## The Python tests that `make test` leaves out (tests/slow.txt), and long forms: 100,000 random token sequences for every tokenizer family
+	@$(PYTEST) -m slow
 
 .PHONY: chaos
 chaos: setup ## Hostile clients and faults against real servers (SCENARIO=all SCALE=medium, or quick, long); prints figures
@@ -275,16 +275,17 @@ bench-ray: setup $(RAY)/.installed ## Ways to two engines on a local Ray, in tur
 check-constraints: setup ## Grammars of 3,000 random JSON schemas, judged by jsonschema; answers to 1,000, by MODELS="demo smollm2": all are valid, and few are cut
 	@$(BIN)/python -m tests.constraints $(MODELS)
 
+# Servers mostly wait for one another: files in turns would leave half of the processors idle, and so
+# would no more workers than processors.
+# A worker that faulthandler ends amid a test begins that test's file anew: once, not for ever.
+PYTEST = $(BIN)/python -m pytest -rsfER -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder --max-worker-restart 1
+
 .PHONY: pytest
-pytest: setup ## Tests of the Python package
+pytest: setup ## Tests of the Python package; those that take seconds each are in `make slow`
 	$(call say,pytest)
-	@# Servers mostly wait for one another: files in turns would leave half of the processors idle, and
-	@# so would no more workers than processors.
-	@# A worker that faulthandler ends amid a test begins that test's file anew: once, not for ever.
 	@# In CI a test that fails runs once more. The summary names it as RERUN: a test that passes only
 	@# then is a defect, of the test or of the code, but does not hold back other changes.
-	@$(BIN)/python -m pytest -rsfER -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder --max-worker-restart 1 \
-		$(if $(CI),--reruns 1 --rerun-show-tracebacks)
+	@$(PYTEST) $(if $(CI),--reruns 1 --rerun-show-tracebacks)
 
 # --- proto ------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
 """What it costs to watch a server: `python -m benchmarks.watching`.
 
-One server gets the same load in turns: without a watcher, with one that reads the feed of the live
-page at 10 frames a second, and with 20 that open the feed and read nothing. A line of JSON for each
-run, and one with the ratios: output tokens per second over those of the run without a watcher
-before it, and the CPU time of the event loop that the reading watcher adds, in cores.
+One server gets the same load in turns: twice without a watcher, with one that reads the feed of the
+live page at 10 frames a second, and with 20 that open the feed and read nothing; each round begins
+with another of the four. A line of JSON for each run, and one with the ratios: output tokens per
+second over those of the first run without a watcher of the round, and the CPU time of the event
+loop that the reading watcher adds, in cores. The ratio of the second run without a watcher says
+what the others can show at all.
 """
 
 import argparse
@@ -31,6 +33,8 @@ from chairlift.cli.remote import connected
 STREAMS = 8
 NUM_IDLE_READERS = 20
 FPS = 10
+NONE, AGAIN, READS = "none", "none again", "one that reads"
+READS_NOTHING = f"{NUM_IDLE_READERS} that do not read"
 _OK = b"HTTP/1.1 200"
 
 
@@ -76,27 +80,36 @@ def main() -> None:
     parser.add_argument("--model", default="demo", help="of chairlift serve")
     parser.add_argument("--rows", type=int, default=64, help="of the batch, all busy")
     parser.add_argument("--requests", type=int, default=768, help="of a run")
-    parser.add_argument("--rounds", type=int, default=5, help="of the three runs each")
+    parser.add_argument("--rounds", type=int, default=5, help="of the four runs each")
     options = parser.parse_args()
     with served(options.model, options.rows) as server:
         work = work_of(server, options.requests)
         run = partial(run_of, server, work, options.rows)
         run("warm-up", nullcontext)
-        rounds = [
-            [
-                run("none", nullcontext),
-                run("one that reads", partial(reading, server)),
-                run("20 that do not read", partial(not_reading, server)),
-            ]
-            for _ in range(options.rounds)
-        ]
-    rates = [[found["tokens_per_s"] for found in turn] for turn in rounds]
-    loops = [[found["loop_cores"] for found in turn] for turn in rounds]
+        arms: dict[str, Callable[[], AbstractContextManager[Feed | None]]] = {
+            NONE: nullcontext,
+            AGAIN: nullcontext,
+            READS: partial(reading, server),
+            READS_NOTHING: partial(not_reading, server),
+        }
+        names = list(arms)
+        rounds = []
+        for number in range(options.rounds):
+            first = number % len(names)
+            order = names[first:] + names[:first]
+            rounds.append({name: run(name, arms[name]) for name in order})
+
+    def ratios(name: str) -> dict[str, float]:
+        rates = [(found[name]["tokens_per_s"], found[NONE]["tokens_per_s"]) for found in rounds]
+        return spread([rate / none for rate, none in rates])
+
+    loops = [(found[READS]["loop_cores"], found[NONE]["loop_cores"]) for found in rounds]
     say(
         watchers="ratios",
-        one_that_reads=spread([one / none for none, one, _ in rates]),
-        not_reading=spread([many / none for none, _, many in rates]),
-        feed_cores=spread([one - none for none, one, _ in loops]),
+        none_again=ratios(AGAIN),
+        one_that_reads=ratios(READS),
+        not_reading=ratios(READS_NOTHING),
+        feed_cores=spread([one - none for one, none in loops]),
         load_average=os.getloadavg()[0],
     )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.tiers import mark_slow
+
 # gRPC writes of connections that tests break on purpose, amid the dots.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 if not Path("/proc/driver/nvidia").exists():
@@ -29,8 +31,10 @@ LONG_FILES = (
 """Files that take a minute or more: begun last, one would run alone while a processor idles."""
 
 
-def pytest_collection_modifyitems(items):
-    """Put the tests of the longest files first."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark what is not in `make test`, and put the tests of the longest files first."""
+    mark_slow(config, items)
 
     def place(item):
         name = item.path.relative_to(Path(__file__).parent).as_posix()

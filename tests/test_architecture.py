@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import forget, nodes_of, paths_below
+
+pytestmark = pytest.mark.always
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "chairlift"
 
@@ -68,6 +72,13 @@ ALL_SOURCES = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """Free what all tests of the file share."""
+    yield
+    forget()
+
+
 def part_of(path: Path) -> str:
     """First component below the package: a folder, or a module of its own."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -75,7 +86,7 @@ def part_of(path: Path) -> str:
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
     """Every absolute import anywhere in a file, lazy ones included, with its line."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -122,7 +133,7 @@ def module_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {name: set() for name in names}
     for path in PYTHON_FILES:
         own = module_of(path).removesuffix(".__init__")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     inner = f"{node.module}.{alias.name}"
@@ -337,7 +348,7 @@ def test_no_file_is_long() -> None:
 def test_no_python_function_is_long() -> None:
     long = {}
     for path in PYTHON_FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             # A docstring explains; it is not what makes a function hard to read.
@@ -352,7 +363,7 @@ def test_calls_name_arguments_and_splat_no_tuples() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{argument.lineno}"
         for path in PYTHON_FILES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call)
         for argument in node.args
         if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Tuple | ast.List)
@@ -365,7 +376,7 @@ def test_the_page_about_the_house_names_files_and_symbols_that_exist() -> None:
     assert len(page.splitlines()) <= 150
     sources = "\n".join(path.read_text(encoding="utf-8") for path in ALL_SOURCES)
     sources += "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "proto").rglob("*.proto"))
-    files = [str(path) for path in ROOT.rglob("*") if not {".venv", "target"} & set(path.parts)]
+    files = [str(path) for path in paths_below(ROOT, but={".tools", ".venv", "target"})]
     for word in re.findall(r"`([\w./]+)`", page):
         if "/" in word or re.search(r"\.(py|rs|cuh|pyi)$", word):
             assert any(file.endswith(word.rstrip("/")) for file in files), word

@@ -3,9 +3,15 @@
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
+
+from tests.syntax import forget, nodes_of, parsed
+
+pytestmark = pytest.mark.always
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "chairlift"
@@ -16,6 +22,15 @@ SHAPE = re.compile(r"`\[[^`]*\]`|\b(shape|scalar)s?\b")
 POINTER = re.compile(r"\b[Ss]ee `([\w.]+)`")
 SILENT = {"AssertionError", "NotImplementedError", "StopIteration"}
 """Errors that are no part of what a function promises."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """Free what all tests of the file share."""
+    yield
+    for found in (functions, bases, docstrings):
+        found.cache_clear()
+    forget()
 
 
 class Function(NamedTuple):
@@ -50,19 +65,14 @@ def functions_of(module: ast.Module, path: Path) -> Iterator[Function]:
 
 
 @functools.cache
-def modules() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
-
-
-@functools.cache
 def functions() -> list[Function]:
-    return [f for path, module in modules().items() for f in functions_of(module, path)]
+    return [f for path in SOURCES for f in functions_of(parsed(path), path)]
 
 
 @functools.cache
 def bases() -> dict[str, list[str]]:
     """The bases of each class, by their names."""
-    classes = (node for m in modules().values() for node in ast.walk(m))
+    classes = (node for path in SOURCES for node in nodes_of(path))
     return {
         node.name: [ast.unparse(base) for base in node.bases]
         for node in classes
@@ -76,9 +86,9 @@ def docstrings() -> dict[str, str]:
     return {function.name: function.docstring for function in functions()}
 
 
-def fragments_of(text: str) -> Iterator[int]:
+def fragments_of(nodes: Iterable[ast.AST]) -> Iterator[int]:
     """Lines of docstrings, or of their entries, that begin as the end of another sentence."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             for number, line in enumerate(str(node.value.value).splitlines()):
                 is_first = number == 0 and re.match(r"(Of|As)\b", line)
@@ -90,7 +100,7 @@ def test_no_docstring_begins_with_a_preposition() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in SOURCES
-        for line in fragments_of(path.read_text(encoding="utf-8"))
+        for line in fragments_of(nodes_of(path))
     ]
     assert not found, found
 
@@ -111,7 +121,7 @@ LIMIT = 3
 FINE = 4
 """Officers of a ship."""
 '''
-    assert sorted(fragments_of(text)) == [6, 12]
+    assert sorted(fragments_of(ast.walk(ast.parse(text)))) == [6, 12]
 
 
 def has_tensors(function: Function) -> bool:

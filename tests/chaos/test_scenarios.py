@@ -7,15 +7,15 @@ import pytest
 from tests.chaos import SCENARIOS
 from tests.chaos.figures import Scale
 
-SLOW = ("busy_callers", "costly_bodies", "greedy_tenants", "out_of_files")
-"""Scenarios of most of a minute, by servers of their own."""
+QUICK = ("half_closes", "hostile_constraints", "kill_server", "malformed")
+"""Scenarios of seconds that `make test` has; `make slow` has all."""
 
 
 # A storm takes a minute where another test has the other core.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SCENARIOS],
+    [pytest.param(name, marks=[pytest.mark.always] * (name in QUICK)) for name in SCENARIOS],
 )
 async def test_the_server_survives(name, lab):
     scenario = importlib.import_module(f"tests.chaos.{name}")

@@ -12,7 +12,9 @@ from tests.cli.conftest import Run
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.mark.parametrize("batching", ["continuous", "static"])
+@pytest.mark.parametrize(
+    "batching", [pytest.param("continuous", marks=pytest.mark.always), "static"]
+)
 def test_seven_prompts_share_four_rows(chairlift: Run, tmp_path: Path, batching: str) -> None:
     picture = tmp_path / "demo.svg"
     run = chairlift("demo", "--picture", picture, "--batching", batching)

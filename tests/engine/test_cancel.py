@@ -64,7 +64,9 @@ def test_cancel_twice_and_after_the_end_and_of_nobody_is_no_op(engine):
     assert engine.step() == []
 
 
-@pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
+@pytest.mark.parametrize(
+    "batching", ["static", "dynamic", pytest.param("continuous", marks=pytest.mark.always)]
+)
 def test_random_cancels_leave_the_pool_full(make_engine, kv_blocks, clock, batching):
     engine = make_engine(
         batching=batching, kv_cache_memory=kv_blocks(30), max_num_batched_tokens=24

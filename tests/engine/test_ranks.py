@@ -19,14 +19,6 @@ from tests.engine.drive import assert_empty, drain, greedy, run, token_ids
 from tests.model import families
 
 NUM_TOKENS = 12
-QUICK = {
-    "llama",
-    "phi3, window",
-    "olmo2",
-    "mixtral, window",
-    "qwen3.5, heads that share keys",
-}
-"""The others are in `make slow`: each starts a process that loads torch."""
 PATIENCE_S = 60.0
 
 
@@ -98,7 +90,7 @@ def supported(folder, num_ranks):
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(family, marks=() if family in QUICK else pytest.mark.slow)
+        pytest.param(family, marks=pytest.mark.always if family == "llama" else pytest.mark.slow)
         for family in families.FAMILIES
     ],
 )

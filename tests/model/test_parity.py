@@ -23,6 +23,7 @@ def reference_logits(reference, tokens):
     return reference(torch.tensor([tokens]), use_cache=False).logits[0]
 
 
+@pytest.mark.always
 @every_family
 @every_seed
 def test_prompt_logits_equal_those_of_transformers(pretrained, family, seed):

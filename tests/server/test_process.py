@@ -173,6 +173,7 @@ def spawn(tiny_folder):
         process.kill()
 
 
+@pytest.mark.always
 async def test_sigterm_finishes_running_streams_and_exits_0(spawn):
     process = spawn("127.0.0.1:0")
     address = await process.ready()

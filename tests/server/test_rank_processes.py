@@ -59,6 +59,7 @@ def num_segments():
     return count
 
 
+@pytest.mark.always
 async def test_sigterm_to_all_processes_finishes_running_streams_and_leaves_none(spawn):
     process = spawn()
     address = await process.ready()

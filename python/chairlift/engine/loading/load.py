@@ -1,5 +1,6 @@
 """Brings a model into memory: folder, configuration, tokenizer, weights, KV cache."""
 
+import functools
 import logging
 import time
 from contextlib import nullcontext
@@ -52,6 +53,13 @@ logger = logging.getLogger(__name__)
 
 _MEASURED_BLOCKS = 16
 _ROUNDS = 5
+
+
+@functools.cache
+def _release_library_pages_once() -> None:
+    # Its first engine is what a process loads libraries for; for each further one it would read the
+    # mappings of the process, tenths of a second, and take pages out that are in use.
+    release_library_pages()
 
 
 def set_threads(config: EngineConfig) -> None:
@@ -125,7 +133,7 @@ def load_model(
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
     if resolved.accelerator is None:
         touch_first_blocks(kv_cache, plan.weight_bytes)
-        release_library_pages()
+        _release_library_pages_once()
     num_snapshots = plan.num_state_snapshots
     states, state_pool = _new_states(resolved, config, num_snapshots)
     return LoadedModel(
