@@ -38,7 +38,7 @@ impl Kernel for Bf16DotOrFma<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        if I::HAS_PAIR_DOT {
+        if const { I::HAS_PAIR_DOT } {
             self.0.run_kept::<I, u32>();
         } else {
             self.0.run_kept::<I, f32>();
@@ -145,7 +145,7 @@ impl<T: Element> Attend<'_, T> {
         for (index, item) in self.items.iter().enumerate() {
             let next = self.items.get(index + 1).unwrap_or(item);
             // Four registers per row where there are 32 of them, else two.
-            if I::LANES == BLOCK_SIZE {
+            if const { I::LANES == BLOCK_SIZE } {
                 self.attend::<I, F, K, 1, 4, 4>(item, next, &mut widened, &mut scratch);
             } else {
                 self.attend::<I, F, K, 2, 1, 2>(item, next, &mut widened, &mut scratch);

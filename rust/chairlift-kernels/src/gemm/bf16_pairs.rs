@@ -34,7 +34,7 @@ impl Kernel for Bf16DotOrFma<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Share { product, target } = self.0;
-        if I::HAS_PAIR_DOT {
+        if const { I::HAS_PAIR_DOT } {
             let product = PairProduct(product);
             let share = Share { product, target };
             // For any number of rows: sums of tiles have other bits than those of pairs.

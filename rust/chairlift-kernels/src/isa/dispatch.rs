@@ -64,21 +64,27 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 #[inline(always)]
 pub(crate) fn noinline<I: Isa, K: Kernel>(part: K) -> K::Output {
     debug_assert!(is_supported(I::SET), "a set of this machine");
+    // By constants, as in `dispatch`: a part has instances for the sets alone that its kernels have.
     #[cfg(target_arch = "x86_64")]
-    match I::SET {
-        InstructionSet::Amx => unreachable!("no kernel is compiled for it"),
+    if const { matches!(I::SET, InstructionSet::Avx512Bf16) } {
         // SAFETY: `I` is the set of the kernel that runs, which `dispatch` began because this machine has it.
-        InstructionSet::Avx512Bf16 => unsafe { run_avx512bf16(part) },
+        return unsafe { run_avx512bf16(part) };
+    } else if const { matches!(I::SET, InstructionSet::Avx512Vnni) } {
         // SAFETY: as above.
-        InstructionSet::Avx512Vnni => unsafe { run_avx512vnni(part) },
+        return unsafe { run_avx512vnni(part) };
+    } else if const { matches!(I::SET, InstructionSet::Avx512) } {
         // SAFETY: as above.
-        InstructionSet::Avx512 => unsafe { run_avx512(part) },
+        return unsafe { run_avx512(part) };
+    } else if const { matches!(I::SET, InstructionSet::Avx2) } {
         // SAFETY: as above.
-        InstructionSet::Avx2 => unsafe { run_avx2(part) },
-        InstructionSet::Portable => part.run::<Portable>(),
+        return unsafe { run_avx2(part) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    part.run::<I>()
+    run_portable(part)
+}
+
+#[inline(never)]
+fn run_portable<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Portable>()
 }
 
 #[cfg(target_arch = "x86_64")]
