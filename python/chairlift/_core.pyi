@@ -27,6 +27,12 @@ HEAD_DIM_STEP: int
 """Numbers of a head come in multiples of this."""
 SCAN_HEAD_STEP: int
 """Numbers of a head of the selective scan come in multiples of this."""
+MIN_TRANSFERRED_TOKENS: int
+"""A server computes fewer missing tokens of a prompt itself, whatever another could do."""
+MIN_TRANSFER_SAVED_NS: int
+"""And so it does with what it is predicted to compute in less."""
+MAX_LIVE_TRANSFERS: int
+"""Prompts that a server has computed elsewhere at once."""
 MAX_CONV_TAPS: int
 """Tokens that an output of a causal convolution sees at most."""
 MAX_HEAD_DIM: int
@@ -51,6 +57,9 @@ __all__ = [
     "LOAD_STATE",
     "MAX_CONV_TAPS",
     "MAX_HEAD_DIM",
+    "MAX_LIVE_TRANSFERS",
+    "MIN_TRANSFERRED_TOKENS",
+    "MIN_TRANSFER_SAVED_NS",
     "PLAN_HEADER_LEN",
     "PLAN_SECTIONS",
     "RANK_MESSAGE_HEADER",
@@ -139,6 +148,7 @@ __all__ = [
     "select_rows",
     "selective_scan",
     "set_num_threads",
+    "transfer_limit",
     "value_size",
 ]
 
@@ -1791,6 +1801,15 @@ def paged_attention(
         window: A token sees itself and the `window - 1` before it.
         soft_cap: A score s becomes soft_cap * tanh(s / soft_cap).
         sinks: float32 `[num_heads]`: the score of one more token, whose value is zero.
+    """
+
+def transfer_limit(predicted: int | None, start_within: int | None) -> int:
+    """Return how long a transfer may take, in nanoseconds.
+
+    Args:
+        predicted: How long computing here is predicted to take, in nanoseconds; None is unknown.
+        start_within: How long the request may wait, in nanoseconds; half of it is left for
+            computing here.
     """
 
 def matched_names(

@@ -133,7 +133,7 @@ async def test_a_server_that_hangs_is_left_alone_for_a_while(
 ):
     async with serve() as alone:
         expected, _ = await answer(alone)
-    monkeypatch.setattr(imports, "_MIN_LIMIT_NS", 10**8)
+    monkeypatch.setattr(imports, "_limit_ns", lambda *_: 10**8)
     calls = []
 
     class Hanging(transfer_pb2_grpc.TransferServiceServicer):

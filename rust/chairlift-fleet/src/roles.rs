@@ -9,14 +9,15 @@
 use chairlift_core::Nanos;
 use chairlift_router::random::Random;
 
-/// Fewer missing tokens are computed by the decode replica.
-pub(crate) const MIN_TOKENS: usize = 256;
-/// And so is what it is predicted to compute in less.
-pub(crate) const MIN_SAVED: Nanos = 20_000_000;
-/// Prompts of one decode replica that others compute at once.
-pub(crate) const MAX_LIVE: usize = 32;
+/// Fewer missing tokens are computed by the decode replica: they cost a step or two.
+pub const MIN_TOKENS: usize = 256;
+/// And so is what it is predicted to compute in less: a call takes about as long.
+pub const MIN_SAVED: Nanos = 20_000_000;
+/// Prompts of one decode replica that others compute at once; it computes further ones.
+pub const MAX_LIVE: usize = 32;
 
-/// A transfer may take so many times as long as computing is predicted to take.
+/// A transfer may take so many times as long as computing is predicted to take: the other replica may have other
+/// prompts before this one, and computing it here would stall those that decode.
 const SLOWER: Nanos = 4;
 const MIN_LIMIT: Nanos = 1_000_000_000;
 const UNKNOWN_LIMIT: Nanos = 30_000_000_000;
@@ -33,8 +34,9 @@ pub struct Roles {
 
 /// How long a transfer may take.
 ///
-/// `predicted` is how long computing here would take, if that is known; half of what the request may wait is left for it.
-pub(crate) fn limit(predicted: Option<Nanos>, queue_timeout: Option<Nanos>) -> Nanos {
+/// `predicted` is how long computing here would take, if a step was measured yet; half of what the request may wait is left for it.
+#[must_use]
+pub fn limit(predicted: Option<Nanos>, queue_timeout: Option<Nanos>) -> Nanos {
     let limit = predicted.map_or(UNKNOWN_LIMIT, |predicted| predicted.saturating_mul(SLOWER));
     let limit = limit.clamp(MIN_LIMIT, MAX_LIMIT);
     queue_timeout.map_or(limit, |timeout| limit.min(timeout / 2))

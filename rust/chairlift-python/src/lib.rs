@@ -44,6 +44,7 @@ mod scoring;
 mod sequence_draws;
 mod step_record;
 mod text;
+mod transfer_rules;
 mod value_size;
 mod waits;
 
@@ -92,6 +93,7 @@ mod _core {
         crate::scale::register(module)?;
         crate::ranks::register(module)?;
         crate::recurrent::register(module)?;
+        crate::transfer_rules::register(module)?;
         crate::value_size::register(module)?;
         crate::json_shape::register(module)?;
         let py = module.py();

@@ -11,7 +11,6 @@ A request draws its tokens here, from its last prompt token on: no state of a sa
 """
 
 import hashlib
-import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,24 +25,14 @@ from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.transfer.block_import import BlockImport, Fetcher
 from chairlift.engine.transfer.layout import pool_bytes
 
-MIN_TOKENS: Final = 256
-"""Fewer missing tokens are computed here: they cost a step or two."""
-MIN_SAVED_NS: Final = 20_000_000
-"""What is predicted to take less is computed here: a call takes about as long."""
-_MAX_LIVE: Final = 32
-"""Prompts that are computed elsewhere at once; further ones are computed here."""
+MIN_TOKENS: Final = _core.MIN_TRANSFERRED_TOKENS
+MIN_SAVED_NS: Final = _core.MIN_TRANSFER_SAVED_NS
 _MAX_PLACED: Final = 64
 """Blocks that are copied into the pool between two steps, over all imports."""
 _WAIT_S: Final = 0.001
 _NS_PER_S: Final = 1_000_000_000
-_MIN_LIMIT_NS: Final = 1 * _NS_PER_S
-"""No transfer has less time than this."""
-_UNKNOWN_LIMIT_NS: Final = 30 * _NS_PER_S
-"""How long a transfer may take where no step was measured yet."""
-_MAX_LIMIT_NS: Final = 300 * _NS_PER_S
-_SLOWER: Final = 4
-"""A transfer may take so many times as long as computing here is predicted to take: the other
-server may have other prompts before this one, and computing here would stall those that decode."""
+_MAX_WAIT_S: Final = 1e9
+"""A longer wait is as good as none: its nanoseconds might not fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +55,9 @@ def _limit_ns(predicted: int | None, start_within_s: float | None) -> int:
         predicted: How long computing here is predicted to take; None is unknown.
         start_within_s: How long the request may wait: half of it is left for computing here.
     """
-    limit = _UNKNOWN_LIMIT_NS if predicted is None else _SLOWER * predicted
-    limit = min(max(limit, _MIN_LIMIT_NS), _MAX_LIMIT_NS)
-    if start_within_s is not None and math.isfinite(start_within_s):
-        limit = min(limit, round(start_within_s * _NS_PER_S / 2))
-    return limit
+    if start_within_s is None or start_within_s > _MAX_WAIT_S:
+        return _core.transfer_limit(predicted, None)
+    return _core.transfer_limit(predicted, round(start_within_s * _NS_PER_S))
 
 
 @dataclass(slots=True)
@@ -143,7 +130,7 @@ class BlockImports:
         blocks = BlockImport(token_ids, first, count, scope, limit / _NS_PER_S)
         now = self._clock()
         loading = _Loading(request_id, blocks, now + limit)
-        if len(self._loading) >= _MAX_LIVE or not self._fetcher.fetch(blocks):
+        if len(self._loading) >= _core.MAX_LIVE_TRANSFERS or not self._fetcher.fetch(blocks):
             self._num_local += 1
             if self._is_strict:
                 self._fail(scheduler, request_id)
