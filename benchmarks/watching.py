@@ -2,10 +2,10 @@
 
 One server gets the same load in turns: twice without a watcher, with one that reads the feed of the
 live page at 10 frames a second, and with 20 that open the feed and read nothing; each round begins
-with another of the four. A line of JSON for each run, and one with the ratios: output tokens per
-second over those of the first run without a watcher of the round, and the CPU time of the event
-loop that the reading watcher adds, in cores. The ratio of the second run without a watcher says
-what the others can show at all.
+with another of the four. A line of JSON for each run; then one for each of the four, with the mean
+of its output tokens per second, the standard error of that, and the ratio to the mean of all runs
+without a watcher. The two without say what the others can show at all. The last line has the CPU
+time of the event loop that the reading watcher adds, in cores.
 """
 
 import argparse
@@ -99,16 +99,15 @@ def main() -> None:
             order = names[first:] + names[:first]
             rounds.append({name: run(name, arms[name]) for name in order})
 
-    def ratios(name: str) -> dict[str, float]:
-        rates = [(found[name]["tokens_per_s"], found[NONE]["tokens_per_s"]) for found in rounds]
-        return spread([rate / none for rate, none in rates])
-
+    rates = {name: [found[name]["tokens_per_s"] for found in rounds] for name in names}
+    alone = statistics.mean(rates[NONE] + rates[AGAIN])
+    for name, values in rates.items():
+        mean = statistics.mean(values)
+        error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+        say(watchers=name, mean=mean, standard_error=error, ratio=round(mean / alone, 4))
     loops = [(found[READS]["loop_cores"], found[NONE]["loop_cores"]) for found in rounds]
     say(
-        watchers="ratios",
-        none_again=ratios(AGAIN),
-        one_that_reads=ratios(READS),
-        not_reading=ratios(READS_NOTHING),
+        watchers="loop",
         feed_cores=spread([one - none for one, none in loops]),
         load_average=os.getloadavg()[0],
     )
