@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from contextlib import closing, suppress
 
 import grpc
@@ -12,8 +13,10 @@ import pytest
 from chairlift.api.config import engine_config
 from chairlift.api.types import Request
 from chairlift.engine.engine import Engine
+from chairlift.server.app.loading import load_engine
 from chairlift.server.app.run import run_server
 from chairlift.server.config import ServerConfig
+from chairlift.server.ops.watchdog import Watchdog
 from chairlift.v1 import generation_pb2 as pb
 from chairlift.v1 import generation_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -194,6 +197,31 @@ async def test_a_signal_while_the_model_loads_ends_the_server(spawn, tmp_path):
     await until((tmp_path / "lift.sock").exists)
     process.signal(signal.SIGINT)
     assert await process.end() == (0, "")
+
+
+async def test_a_load_that_is_cancelled_reads_no_further_tensor(tiny_folder):
+    loop = asyncio.get_running_loop()
+    has_read, may_go_on = asyncio.Event(), threading.Event()
+    reads = []
+
+    def on_progress(done, _total):
+        reads.append(done)
+        loop.call_soon_threadsafe(has_read.set)
+        may_go_on.wait()
+
+    watchdog = Watchdog(loop_timeout_s=60)
+    load = asyncio.create_task(
+        load_engine(str(tiny_folder), engine_config(), on_progress, watchdog=watchdog, timeout_s=60)
+    )
+    await has_read.wait()
+    load.cancel()
+    loop.call_soon(may_go_on.set)  # Behind the cancellation.
+    with pytest.raises(asyncio.CancelledError):
+        await load
+    for thread in threading.enumerate():
+        if thread.name == "chairlift-load":
+            thread.join()
+    assert len(reads) == 1
 
 
 async def test_a_port_in_use_is_one_line_and_an_error(spawn):

@@ -33,6 +33,13 @@ Result = TypeVar("Result")
 _MAX_CAUSE = 300
 """Most characters of an error that are shown."""
 
+_STOP_S = 10.0
+"""How long a load that is cancelled may take to end: an import of torch takes seconds."""
+
+
+class _CancelledLoadError(Exception):
+    """The load is cancelled: its thread ends at the next tensor."""
+
 
 async def load_engine(
     model: str,
@@ -44,8 +51,10 @@ async def load_engine(
 ) -> "AsyncEngine":
     """Load an engine on a thread; it is not started yet.
 
-    A read that never returns (from a file server that is down) cannot be cancelled: the process
-    exits with `FAULT_EXIT`, and its supervisor starts another.
+    A load that is cancelled ends at its next tensor, and this call waits for that: an interpreter
+    that ends while a thread imports or computes may abort. A read that never returns (from a file
+    server that is down) cannot be cancelled: the process exits with `FAULT_EXIT`, and its
+    supervisor starts another.
 
     Args:
         model: Its name, as `resolve_model` takes it.
@@ -59,10 +68,16 @@ async def load_engine(
         ModelError: The model cannot be loaded.
     """
     moved_at = time.monotonic()
+    cancelled = threading.Event()
+
+    def check() -> None:
+        if cancelled.is_set():
+            raise _CancelledLoadError
 
     def on_moved(done: int, total: int) -> None:
         nonlocal moved_at
         moved_at = time.monotonic()
+        check()
         if on_progress is not None:
             on_progress(done, total)
 
@@ -71,6 +86,7 @@ async def load_engine(
         from chairlift.engine.async_engine import AsyncEngine
         from chairlift.engine.engine import Engine
 
+        check()
         # Defaults depend on the device: only what was set is passed on.
         settings = config.model_dump(exclude_unset=True)
         return AsyncEngine.of(
@@ -79,7 +95,7 @@ async def load_engine(
 
     what = "nothing of the model was loaded for"
     with closing(watchdog.watch(what, lambda: time.monotonic() - moved_at, timeout_s)):
-        return await _on_daemon_thread(load)
+        return await _on_daemon_thread(load, cancelled)
 
 
 def _on_bad_adapter(name: str, error: ModelError) -> None:
@@ -136,8 +152,13 @@ def _cause(fault: BaseException) -> str:
     return f"{type(fault).__name__}: {text}" if text else type(fault).__name__
 
 
-async def _on_daemon_thread(work: Callable[[], Result]) -> Result:
-    """Run work on a daemon thread: the process can exit without waiting for it."""
+async def _on_daemon_thread(work: Callable[[], Result], cancelled: threading.Event) -> Result:
+    """Run work on a daemon thread: the process can exit while it waits for a dead disk.
+
+    Args:
+        work: Called on the thread.
+        cancelled: Set when this call is cancelled, which then waits up to `_STOP_S` for the thread.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 
@@ -159,4 +180,11 @@ async def _on_daemon_thread(work: Callable[[], Result]) -> Result:
             loop.call_soon_threadsafe(set_result, result, caught)
 
     threading.Thread(target=run, name="chairlift-load", daemon=True).start()
-    return await done
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        cancelled.set()
+        await asyncio.wait({done}, timeout=_STOP_S)
+        if done.done():
+            done.exception()  # Retrieved: it is not the client's error.
+        raise
