@@ -4,7 +4,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# But for checks side by side, which SIDE_BY_SIDE begins.
+ifndef PARALLEL
 .NOTPARALLEL:
+endif
 
 PYTHON ?= python3
 VENV := .venv
@@ -119,7 +122,14 @@ serve: model ## Serve MODEL (default: demo): gRPC on 127.0.0.1:50051, the live p
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
-test: compile-tests setup lint rust-test proto pytest ## Every check there is; pytest last
+test: compile-tests setup checks pytest ## Every check there is; pytest last
+
+# Several checks use one core alone: side by side, each with its output in one piece.
+SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs=3 --output-sync=target PARALLEL=1
+
+.PHONY: checks
+checks: setup
+	$(SIDE_BY_SIDE) lint-rust lint-python lint-rest rust-test proto
 
 # The tests of the crates compile beside the release module, whose largest crate occupies one core for minutes; what is
 # wrong with them is said by `rust-test`.
@@ -131,18 +141,30 @@ ARM := aarch64-unknown-linux-gnu
 
 .PHONY: lint
 lint: setup ## Format, lints and types of Rust, Python, CUDA and the page
-	$(call say,lint)
+	$(SIDE_BY_SIDE) lint-rust lint-python lint-rest
+
+.PHONY: lint-rust
+lint-rust: setup
+	$(call say,lint: Rust)
 	cargo fmt --all --check
+	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 	@# Nothing else compiles what is not for x86-64.
 	@if rustup target list --installed 2>/dev/null | grep -q $(ARM); then \
 	  cargo check --quiet --locked --target $(ARM) --package chairlift-kernels; \
 	else echo '    skipped: the kernels for aarch64 need `rustup target add $(ARM)`'; fi
-	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+
+.PHONY: lint-python
+lint-python: setup
+	$(call say,lint: Python)
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --quiet --check
 	$(BIN)/mypy
 	$(BIN)/stubtest chairlift._core --concise --ignore-disjoint-bases \
 	  --mypy-config-file pyproject.toml
+
+.PHONY: lint-rest
+lint-rest: setup
+	$(call say,lint: CUDA and the page)
 	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
 	@command -v npx >/dev/null || $(call without,tsc on the live page,Node.js (npx)); \
 	if command -v npx >/dev/null; then \

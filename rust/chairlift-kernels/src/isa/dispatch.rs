@@ -13,6 +13,20 @@ use crate::{
 };
 use std::sync::OnceLock;
 
+/// The only set that kernels have instances for beside the portable one; none in a release build, which has all
+/// (`build.rs`).
+const ONLY: Option<InstructionSet> = if cfg!(best_set = "avx512bf16") {
+    Some(InstructionSet::Avx512Bf16)
+} else if cfg!(best_set = "avx512vnni") {
+    Some(InstructionSet::Avx512Vnni)
+} else if cfg!(best_set = "avx512") {
+    Some(InstructionSet::Avx512)
+} else if cfg!(best_set = "avx2") {
+    Some(InstructionSet::Avx2)
+} else {
+    None
+};
+
 /// Work that is compiled once per instruction set.
 pub trait Kernel {
     /// What it gives.
@@ -36,24 +50,52 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     {
         let set = instruction_set();
         // By constants first: what they rule out is not compiled.
-        if K::USES_BF16 && set.includes(InstructionSet::Avx512Bf16) {
+        if const { has_instance::<K>(InstructionSet::Avx512Bf16) }
+            && set.includes(InstructionSet::Avx512Bf16)
+        {
             // SAFETY: `instruction_set` gives only what `is_supported` found on this machine.
             return unsafe { run_avx512bf16(kernel) };
         }
-        if K::USES_DOT && set.includes(InstructionSet::Avx512Vnni) {
+        if const { has_instance::<K>(InstructionSet::Avx512Vnni) }
+            && set.includes(InstructionSet::Avx512Vnni)
+        {
             // SAFETY: as above; a set has what those have that it includes.
             return unsafe { run_avx512vnni(kernel) };
         }
-        if set.includes(InstructionSet::Avx512) {
+        if const { has_instance::<K>(InstructionSet::Avx512) }
+            && set.includes(InstructionSet::Avx512)
+        {
             // SAFETY: as above.
             return unsafe { run_avx512(kernel) };
         }
-        if set.includes(InstructionSet::Avx2) {
+        if const { has_instance::<K>(InstructionSet::Avx2) } && set.includes(InstructionSet::Avx2) {
             // SAFETY: as above.
             return unsafe { run_avx2(kernel) };
         }
     }
     kernel.run::<Portable>()
+}
+
+/// Whether a kernel is compiled for a set.
+#[cfg(target_arch = "x86_64")]
+const fn has_instance<K: Kernel>(set: InstructionSet) -> bool {
+    match ONLY {
+        Some(only) => set as u8 == used_of::<K>(only) as u8,
+        None => set as u8 == used_of::<K>(set) as u8,
+    }
+}
+
+/// The set of a kernel's instance on a machine with a set.
+#[cfg(target_arch = "x86_64")]
+const fn used_of<K: Kernel>(set: InstructionSet) -> InstructionSet {
+    use InstructionSet::{Amx, Avx2, Avx512, Avx512Bf16, Avx512Vnni, Portable};
+    match set {
+        Amx | Avx512Bf16 if K::USES_BF16 => Avx512Bf16,
+        Amx | Avx512Bf16 | Avx512Vnni if K::USES_DOT => Avx512Vnni,
+        Amx | Avx512Bf16 | Avx512Vnni | Avx512 => Avx512,
+        Avx2 => Avx2,
+        Portable => Portable,
+    }
 }
 
 /// Runs a part of a kernel, on the set that the kernel runs on, in a function of its own: loops that need
@@ -145,8 +187,14 @@ fn choose(wanted: Option<&str>) -> Result<InstructionSet, ArgumentError> {
 
 /// The first of some sets that this machine has.
 fn best_of(sets: impl IntoIterator<Item = InstructionSet>) -> InstructionSet {
-    let mut usable = sets.into_iter().filter(|&set| is_supported(set));
+    let mut usable = sets.into_iter().filter(|&set| is_usable(set));
     usable.next().unwrap_or(InstructionSet::Portable)
+}
+
+/// Whether this machine has a set, and kernels have instances for it.
+fn is_usable(set: InstructionSet) -> bool {
+    let is_built = |only| set.includes(only) || set == InstructionSet::Portable;
+    ONLY.is_none_or(is_built) && is_supported(set)
 }
 
 fn is_supported(set: InstructionSet) -> bool {
@@ -191,11 +239,11 @@ mod tests {
     fn the_environment_can_only_lower_the_set() {
         let rank = |set| InstructionSet::ALL.iter().position(|&other| other == set);
         let best = choose(None).expect("no name");
-        assert!(is_supported(best));
+        assert!(is_usable(best));
         for set in InstructionSet::ALL {
             let chosen = choose(Some(set.name())).expect("a name");
             assert!(rank(chosen) >= rank(set).max(rank(best)));
-            assert!(!is_supported(set) || chosen == set);
+            assert!(!is_usable(set) || chosen == set);
         }
         assert_eq!(choose(Some("portable")), Ok(InstructionSet::Portable));
     }
