@@ -267,7 +267,7 @@ check-page-memory: setup ## The live page of a server with 64 busy rows for SECO
 	@$(BIN)/python -m tests.page.memory $(TOOLS) $(or $(SECONDS),600)
 
 .PHONY: check-fleet
-check-fleet: setup ## Two servers of the demo model behind the router, beside their simulation: hits, throughput, first tokens
+check-fleet: setup ## Two servers of SmolLM2 behind the router, beside their simulation: hits, throughput, first tokens
 	@$(BIN)/python -m tests.fleet
 
 # Ray in an environment of its own, which finds the rest in .venv: .venv stays as the tests know it.

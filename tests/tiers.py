@@ -22,9 +22,9 @@ import pytest
 
 TESTS = Path(__file__).parent
 LIST = TESTS / "slow.txt"
-TEST_S = 3.0
+TEST_S = 2.0
 """A test that takes longer, on average over its cases, is only in `make slow`."""
-CASES_S = 2.0
+CASES_S = 1.0
 """What the cases of one function may take together in `make test`."""
 _LONG_FORM = "long form"
 """Property of a test that the code marks `slow`: its time says nothing of the others."""
