@@ -11,6 +11,8 @@ pub(crate) mod amx;
 pub mod dispatch;
 pub mod element;
 pub mod exp;
+#[cfg(target_arch = "x86_64")]
+mod features;
 pub mod integers;
 pub(crate) mod portable;
 pub mod set;

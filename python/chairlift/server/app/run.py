@@ -97,6 +97,7 @@ async def run_server(
             guard.exit_within(grace_s + _EXIT_S)
             hurrying = asyncio.create_task(_on_second_signal(second_signal, guard))
             await server.stop(grace_s, second_signal)
+            # The interpreter must not end under the thread of a load that is cancelled.
             await asyncio.wait({load})
             hurrying.cancel()
     code = FAULT_EXIT if has_died else LEAK_EXIT if server.has_leaked else 0

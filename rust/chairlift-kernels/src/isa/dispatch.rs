@@ -6,7 +6,7 @@
 //! Closures and functions that are not inlined would be compiled without the set: hot code has none.
 
 #[cfg(target_arch = "x86_64")]
-use crate::isa::{Avx2, Avx512};
+use crate::isa::{Avx2, Avx512, features};
 use crate::{
     error::ArgumentError,
     isa::{Isa, Portable, set::InstructionSet},
@@ -79,10 +79,11 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 /// Whether a kernel is compiled for a set.
 #[cfg(target_arch = "x86_64")]
 const fn has_instance<K: Kernel>(set: InstructionSet) -> bool {
-    match ONLY {
-        Some(only) => set as u8 == used_of::<K>(only) as u8,
-        None => set as u8 == used_of::<K>(set) as u8,
-    }
+    let best = match ONLY {
+        Some(only) => only,
+        None => set,
+    };
+    set as u8 == used_of::<K>(best) as u8
 }
 
 /// The set of a kernel's instance on a machine with a set.
@@ -201,27 +202,11 @@ fn is_supported(set: InstructionSet) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         match set {
-            InstructionSet::Amx => {
-                is_supported(InstructionSet::Avx512Bf16) && crate::isa::amx::is_supported()
-            }
-            InstructionSet::Avx512Bf16 => {
-                is_supported(InstructionSet::Avx512Vnni) && is_x86_feature_detected!("avx512bf16")
-            }
-            InstructionSet::Avx512Vnni => {
-                is_supported(InstructionSet::Avx512) && is_x86_feature_detected!("avx512vnni")
-            }
-            InstructionSet::Avx512 => {
-                is_supported(InstructionSet::Avx2)
-                    && is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-            }
-            InstructionSet::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
-                    && is_x86_feature_detected!("f16c")
-            }
+            InstructionSet::Amx => features::has_avx512bf16() && crate::isa::amx::is_supported(),
+            InstructionSet::Avx512Bf16 => features::has_avx512bf16(),
+            InstructionSet::Avx512Vnni => features::has_avx512vnni(),
+            InstructionSet::Avx512 => features::has_avx512(),
+            InstructionSet::Avx2 => features::has_avx2(),
             InstructionSet::Portable => true,
         }
     }
