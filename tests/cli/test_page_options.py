@@ -16,7 +16,7 @@ NAMED = re.compile(r"(?:^|[\s`(])chairlift ((?:[a-z-]+)(?: [^`\n|]*)?)")
 OPTION = re.compile(r"`(--[a-z][a-z0-9-]*)[^`]*`")
 OTHERS = {"--no-deps"}
 OTHERS |= {"--kind", "--only", "--rows", "--section", "--tiny"}
-OTHERS |= {"--address", "--token"}
+OTHERS |= {"--address", "--rounds", "--token"}
 """Options of other programs: of pip, benchmarks/ and clients/."""
 
 
