@@ -253,6 +253,26 @@ def test_the_number_of_adapters_and_their_names_are_limited(make_engine, lora):
         engine.adapters.unload("second")
 
 
+def test_an_adapter_on_demand_makes_room_when_nothing_holds_it(make_engine, lora):
+    engine = make_engine(max_adapters=1)
+    adapter = engine.adapters.begin_load("some", lora.folders["some"], is_on_demand=True)
+    assert not engine.adapters.make_room()
+    engine.adapters.install(adapter, engine.adapters.read(adapter))
+    # The request that it was loaded for has not named it yet.
+    assert not engine.adapters.make_room()
+    prepared = engine.prepare(with_adapter("some", [3, 4]))
+    assert not engine.adapters.make_room()
+    request_id = engine.add(prepared).request_id
+    del prepared
+    assert not engine.adapters.make_room()
+    engine.abort(request_id)
+    engine.step()
+    assert engine.adapters.make_room()
+    assert engine.adapters.list() == []
+    engine.adapters.load("all", lora.folders["all"])
+    assert not engine.adapters.make_room()
+
+
 def test_a_model_without_adapters_takes_none(make_engine, lora):
     engine = make_engine()
     with pytest.raises(RequestError, match="at most 0"):

@@ -68,7 +68,11 @@ def forward(tiny_folder, tmp_path):
                 await served.serve(AsyncEngine.of(engine))
                 engines[f"e{number}"] = served
                 found[f"e{number}"] = ReplicaInfo(address, served.http_url or "", num_tokens=4096)
-            replicas = Replicas(Security(token=token), report_interval_s=0.1)
+            replicas = Replicas(
+                Security(token=token),
+                report_interval_s=0.1,
+                load_adapters=(engine_server or {}).get("adapters_on_demand", False),
+            )
             stack.push_async_callback(replicas.close)
             config = ServerConfig(listen=f"unix:{tmp_path}/ingress.sock", **(server or {}))
             forwarding = ForwardingServer(config, replicas)

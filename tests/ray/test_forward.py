@@ -281,3 +281,38 @@ async def test_a_request_that_names_an_adapter_goes_to_a_replica_that_has_it(
         with pytest.raises(RequestError, match="no replica that has the adapter is up") as error:
             ingress.replicas.choose(replace(NO_PROMPT, adapter="up"))
         assert error.value.reason is Reason.STARTING
+
+
+async def test_replicas_load_an_adapter_that_a_request_names(forward, tiny_folder, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    for seed, name in enumerate(("up", "down")):
+        adapters.write(tmp_path / "adapters" / name, model, seed=seed)
+    on_demand = {"engine_server": {"adapters_on_demand": True}}
+
+    async with forward(adapter_folder=str(tmp_path / "adapters"), **on_demand) as ingress:
+
+        async def tags(adapter, num):
+            found = [ingress.client.generate([3, n], adapter=adapter, **LONG) for n in range(num)]
+            await asyncio.gather(*(generation.all() for generation in found))
+            assert all(generation.answers[0].num_tokens == 150 for generation in found)
+            return {tag_of(generation) for generation in found}
+
+        def loaded():
+            engines = ingress.engines.values()
+            return [[a.name for a in e.gate.engine().engine.adapters.list()] for e in engines]
+
+        # Few requests make one replica load it, and many make the other one do so too.
+        (tag,) = await tags("up", 6)
+        assert sorted(loaded()) == [[], ["up"]]
+        assert await tags("up", 32) == {"e0", "e1"}
+        assert loaded() == [["up"], ["up"]]
+        # The other adapter finds its replica where the one that has it is lost.
+        (tag,) = await tags("down", 2)
+        (holder,) = (replica for replica in ingress.replicas.up if replica.tag == tag)
+        ingress.replicas.lost(holder)
+        ticket = ingress.replicas.choose(replace(NO_PROMPT, adapter="down"))
+        assert ticket.replica.tag != tag
+        ticket.end()
+        with pytest.raises(RequestError) as error:
+            await ingress.client.generate([3], adapter="neither", max_tokens=2).all()
+        assert error.value.reason is Reason.UNKNOWN_ADAPTER

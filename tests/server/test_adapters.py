@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from chairlift.api.errors import Reason, RequestError
+from chairlift.api.errors import ConfigError, Reason, RequestError
 from chairlift.client import connect_async
 from chairlift.v1 import admin_pb2, server_pb2
 from chairlift.v1 import generation_pb2 as pb
@@ -15,7 +15,7 @@ from google.protobuf import duration_pb2
 from transformers import AutoModelForCausalLM
 
 from tests.engine import adapters
-from tests.server.connection import next_event, start, status_of
+from tests.server.connection import cancel, next_event, start, status_of
 
 Code = grpc.StatusCode
 ADMIN, ANN, BOB = "root-0123456789abcdef", "ann-0123456789abcdef", "bob-0123456789abcdef"
@@ -38,7 +38,8 @@ def lora(tiny_folder, tmp_path_factory):
     adapters.write(folder / "big", model, rank=33)
     (folder / "link").symlink_to(outside)
     (folder / "loop").symlink_to(folder / "loop")
-    (folder / "inner").symlink_to(folder / "up")
+    for name in ("inner", *(f"inner{number}" for number in range(20))):
+        (folder / name).symlink_to(folder / "up")
     (folder / "pipes").mkdir()
     os.mkfifo(folder / "pipes" / "adapter_config.json")
     (folder / "files").mkdir()
@@ -59,9 +60,13 @@ def secrets(tmp_path):
 
 @pytest.fixture
 def served(serve, secrets, lora):
-    return lambda **more: serve(
-        server=secrets, adapter_folder=str(lora.folder), max_adapters=2, **more
-    )
+    settings = {"adapter_folder": str(lora.folder), "max_adapters": 2}
+    return lambda server=None, **more: serve(server=secrets | (server or {}), **settings | more)
+
+
+@pytest.fixture
+def on_demand(served):
+    return lambda **more: served(server={"adapters_on_demand": True}, **more)
 
 
 def load(server, name, *, folder="", tenants=(), token=ADMIN):
@@ -238,3 +243,138 @@ async def test_memory_is_planned_for_adapters(served):
         none, one, four = (plan.adapter_bytes for plan in plans)
         assert none == 0 < one
         assert four == 4 * one
+
+
+# --- on demand --------------------------------------------------------------------------------
+
+
+async def reason_of(call):
+    with pytest.raises(RequestError) as caught:
+        await call
+    return caught.value.reason, caught.value.field
+
+
+async def test_a_request_loads_the_adapter_that_it_names(on_demand, served):
+    async with served() as server:
+        await load(server, "up")
+        expected = await answer(server, ANN, "up")
+        # And without the setting none is loaded.
+        assert (await reason_of(answer(server, ANN, "down")))[0] is Reason.UNKNOWN_ADAPTER
+    async with on_demand() as server:
+        answers = await asyncio.gather(*(answer(server, ANN, "up") for _ in range(8)))
+        assert answers == [expected] * 8
+        request = admin_pb2.ListAdaptersRequest()
+        (adapter,) = (await server.admin.ListAdapters(request, metadata=bearer(ADMIN))).adapters
+        assert (adapter.name, adapter.generation) == ("up", 1)
+
+
+UNKNOWN = ("missing", "../outside", "/etc", ".", "link", "loop", "files", "a\nb", "x" * 65, "big")
+
+
+async def test_a_name_without_an_adapter_loads_nothing(on_demand):
+    async with on_demand() as server:
+        for name in UNKNOWN:
+            found = await reason_of(answer(server, ANN, name))
+            assert found == (Reason.UNKNOWN_ADAPTER, "adapter"), name
+        assert await names(server) == []
+
+
+async def test_a_tenant_loads_the_adapters_that_the_settings_give_it(on_demand):
+    async with on_demand(adapter_tenants={"up": "ann"}) as server:
+        for _ in range(2):
+            found = await reason_of(answer(server, BOB, "up"))
+            assert found == (Reason.UNKNOWN_ADAPTER, "adapter")
+            await answer(server, BOB, "down")
+        assert await names(server) == ["down"]
+        await answer(server, ANN, "up")
+        assert await reason_of(answer(server, BOB, "up")) == (Reason.UNKNOWN_ADAPTER, "adapter")
+
+
+async def test_the_adapter_that_was_named_least_recently_makes_room(on_demand):
+    async with on_demand() as server:
+        first = await answer(server, ANN, "up")
+        await answer(server, BOB, "down")
+        await answer(server, ANN, "up")
+        await answer(server, ANN, "inner")
+        assert await names(server) == ["inner", "up"]
+        await answer(server, ANN, "down")
+        assert await names(server) == ["down", "inner"]
+        # What was computed with the load before is not used for the next one.
+        assert await answer(server, ANN, "up") == first
+
+
+async def test_an_adapter_that_an_administrator_loaded_makes_no_room(on_demand):
+    async with on_demand() as server:
+        await load(server, "up")
+        for name in ("down", "inner", "down"):
+            await answer(server, ANN, name)
+        assert await names(server) == ["down", "up"]
+
+
+async def read_end(call):
+    while True:
+        for event in (await call.read()).events:
+            if event.last:
+                return event
+
+
+async def test_an_adapter_in_use_makes_no_room_until_its_request_ends(on_demand):
+    async with on_demand(max_adapters=1) as server:
+        call = server.generation.Generate(metadata=bearer(ANN))
+        await call.write(start("held", adapter="up", credit=0))
+        await next_event(call, "accepted")
+        late = server.generation.Generate(metadata=bearer(BOB))
+        schedule = pb.Schedule()
+        schedule.queue_timeout.FromMilliseconds(100)
+        await late.write(start("late", adapter="down", schedule=schedule))
+        assert (await read_end(late)).rejected.error.reason == "QUEUE_TIMEOUT"
+        waiting = asyncio.create_task(answer(server, BOB, "down"))
+        # Requests for what is loaded, or for none, go on meanwhile.
+        await answer(server, BOB, "up")
+        await answer(server, BOB, "")
+        assert not waiting.done()
+        await call.write(cancel("held"))
+        assert len(await waiting) == 8
+        assert await names(server) == ["down"]
+        for open_call in (call, late):
+            open_call.cancel()
+
+
+async def test_waiting_loads_of_a_tenant_are_bounded_and_end_with_their_requests(on_demand):
+    async with on_demand(max_adapters=1) as server:
+        held = server.generation.Generate(metadata=bearer(BOB))
+        await held.write(start("held", adapter="up", credit=0))
+        await next_event(held, "accepted")
+        many = [asyncio.create_task(answer(server, ANN, f"inner{number}")) for number in range(20)]
+        done, waiting = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+        while len(done) < 4:
+            more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done |= more
+        assert {task.exception().reason for task in done} == {Reason.QUOTA_EXCEEDED}
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        # Another tenant's load is not behind those of requests that are gone.
+        await held.write(cancel("held"))
+        await answer(server, BOB, "down")
+        assert await names(server) == ["down"]
+        held.cancel()
+
+
+async def test_requests_that_wait_for_an_adapter_end_when_the_server_drains(on_demand):
+    async with on_demand(max_adapters=1) as server:
+        held = server.generation.Generate(metadata=bearer(ANN))
+        await held.write(start("held", adapter="up", credit=0))
+        await next_event(held, "accepted")
+        waiting = server.generation.Generate(metadata=bearer(BOB))
+        await waiting.write(start("waiting", adapter="down"))
+        await answer(server, BOB, "")
+        ends = asyncio.create_task(read_end(waiting))
+        await server.server.stop(0)
+        assert (await ends).rejected.error.reason == "DRAINING"
+
+
+async def test_adapters_on_demand_need_their_folder(serve):
+    with pytest.raises(ConfigError, match="adapters_on_demand: expected adapter_folder"):
+        async with serve(server={"adapters_on_demand": True}):
+            pass

@@ -38,7 +38,13 @@ class AdapterChanges:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def load(
-        self, engine: Engine, name: str, folder: Path | AdapterFolder, tenants: Sequence[str] = ()
+        self,
+        engine: Engine,
+        name: str,
+        folder: Path | AdapterFolder,
+        tenants: Sequence[str] = (),
+        *,
+        is_on_demand: bool = False,
     ) -> AdapterInfo:
         """Load an adapter; requests may name it when this returns.
 
@@ -47,13 +53,23 @@ class AdapterChanges:
             name: New.
             folder: A folder in the form in which PEFT saves it.
             tenants: Those that may use it; none is all.
+            is_on_demand: It makes room for another one when nothing uses it.
 
         Raises:
             RequestError: The name is malformed or in use, there is no room, or the engine's thread
                 does not answer in time.
             ModelError: The adapter cannot be loaded.
         """
-        return await self._to_the_end(self._load(engine, name, folder, tenants))
+        adapter = engine.adapters.begin_load(name, folder, tenants, is_on_demand=is_on_demand)
+        return await self._to_the_end(self._load(engine, adapter))
+
+    async def make_room(self) -> bool:
+        """Free a slot, unless one is free; see `Adapters.make_room`.
+
+        Raises:
+            RequestError: The engine's thread does not answer in time.
+        """
+        return await self._run(lambda engine: engine.adapters.make_room())
 
     async def unload(self, engine: Engine, name: str, timeout_s: float) -> int:
         """Unload an adapter: new requests for it are refused from now on.
@@ -72,11 +88,8 @@ class AdapterChanges:
         """
         return await self._to_the_end(self._unload(engine, name, timeout_s))
 
-    async def _load(
-        self, engine: Engine, name: str, folder: Path | AdapterFolder, tenants: Sequence[str]
-    ) -> AdapterInfo:
+    async def _load(self, engine: Engine, adapter: AdapterInfo) -> AdapterInfo:
         adapters = engine.adapters
-        adapter = adapters.begin_load(name, folder, tenants)
         try:
             packed = await asyncio.to_thread(adapters.read, adapter)
             loaded = await self._run(lambda _: adapters.install(adapter, packed))

@@ -38,7 +38,11 @@ class Ingress:
         self._settings = RaySettings(**settings)
         _, config = self._settings.configs()
         security = self._settings.security
-        self._replicas = Replicas(security, routing=self._settings.routing)
+        self._replicas = Replicas(
+            security,
+            routing=self._settings.routing,
+            load_adapters=config.adapters_on_demand,
+        )
         self._server = ForwardingServer(config, self._replicas)
         loop = asyncio.get_running_loop()
         # The thread of Serve's router calls it.

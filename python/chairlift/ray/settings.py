@@ -12,7 +12,7 @@ from chairlift.server.config import ServerConfig
 
 _OF_INGRESS: Final = (
     *("tls_cert", "tls_key", "auth_tokens", "trust_tenant_metadata"),
-    *("max_receive_bytes", "write_timeout_s"),
+    *("max_receive_bytes", "write_timeout_s", "adapters_on_demand"),
 )
 """Settings of a server that the ingress has, too."""
 _OWN: Final = ("listen", "http_listen", "metrics_listen", "record", "tls_client_ca", "page")
@@ -77,10 +77,11 @@ class RaySettings(BaseModel):
                 raise ConfigError(message)
         of_server = {k: v for k, v in self.server.items() if k in ServerConfig.model_fields}
         of_engine = {k: v for k, v in self.server.items() if k not in of_server}
-        checked(ServerConfig, model=self.model, **of_server)
+        engine = engine_config(**of_engine)
+        checked(ServerConfig, model=self.model, **of_server).check_with(engine)
         of_ingress = {k: v for k, v in of_server.items() if k in _OF_INGRESS}
         ingress = checked(ServerConfig, model=self.model, listen=self.listen, **of_ingress)
-        return engine_config(**of_engine), ingress
+        return engine, ingress
 
     @property
     def drain_grace_s(self) -> float:

@@ -8,6 +8,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from chairlift.api.config import EngineConfig
+from chairlift.api.errors import ConfigError
 from chairlift.api.home import expanded
 
 _NAME: Final = re.compile(r"[!-~]{1,128}")
@@ -89,6 +91,9 @@ class ServerConfig(BaseModel):
     admin_tokens: str | None = None
     """File of NAME:TOKEN lines of administrators, which may load and unload adapters; default: no
     caller may."""
+    adapters_on_demand: bool = False
+    """Load an adapter of adapter_folder when a request names it, for the tenants of
+    adapter_tenants; one that is not in use makes room."""
     trust_tenant_metadata: bool = False
     """Let callers name a tenant in the metadata chairlift-tenant, as a gateway does."""
     tenant_max_requests: Annotated[int, Field(ge=1)] | None = None
@@ -161,6 +166,16 @@ class ServerConfig(BaseModel):
     """Open calls of one connection."""
     record: str | None = None
     """File for the trace that `chairlift replay` runs again; it holds no text."""
+
+    def check_with(self, engine: EngineConfig) -> None:
+        """Check these settings beside those of the engine.
+
+        Raises:
+            ConfigError: One needs a setting of the engine.
+        """
+        if self.adapters_on_demand and engine.adapter_folder is None:
+            message = "adapters_on_demand: expected adapter_folder beside it, got none"
+            raise ConfigError(message)
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ that nothing that was computed with an adapter is taken for another of the same 
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -39,6 +40,12 @@ class _Entry:
     state: AdapterState = field(default=AdapterState.LOADING)
     rank: int = 0
     num_bytes: int = 0
+    is_on_demand: bool = False
+    """It makes room for another one when nothing uses it."""
+    last_use: int = 0
+    """Number of the last request that named it; 0: none has."""
+    use: "weakref.ref[AdapterUse] | None" = None
+    """What requests hold that are prepared, or run."""
 
     def info(self) -> AdapterInfo:
         return AdapterInfo(
@@ -81,11 +88,12 @@ class Adapters:
         self._by_name: dict[str, _Entry] = {}
         self._free = list(range(0 if tables is None else tables.num_slots, 0, -1))
         self._generations = count(1)
+        self._uses = count(1)
 
     # --- any thread ---------------------------------------------------------------------------
 
     def find(self, name: str, tenant: str) -> AdapterUse:
-        """Return the adapter of a request.
+        """Return the adapter of a request; `make_room` leaves it while the value is kept.
 
         Raises:
             RequestError: There is none that the tenant may use.
@@ -93,7 +101,12 @@ class Adapters:
         with self._lock:
             entry = self._by_name.get(name)
             if entry is not None and entry.state is AdapterState.READY and _serves(entry, tenant):
-                return AdapterUse(name, entry.slot, entry.generation)
+                entry.last_use = next(self._uses)
+                use = None if entry.use is None else entry.use()
+                if use is None:
+                    use = AdapterUse(name, entry.slot, entry.generation)
+                    entry.use = weakref.ref(use)
+                return use
         # The same for one of another tenant: its name is none of this one's business.
         message = "adapter: this server has none of that name for this tenant"
         raise RequestError(Reason.UNKNOWN_ADAPTER, message, field="adapter")
@@ -106,6 +119,22 @@ class Adapters:
                 for entry in self._by_name.values()
                 if entry.state is AdapterState.READY and _serves(entry, tenant)
             )
+
+    def tenants_of(self, name: str) -> "list[str]":
+        """Return the tenants that the settings give an adapter; none is all."""
+        pairs = _pairs(self._config.adapter_tenants)
+        return [tenant for adapter, tenant in pairs if adapter == name]
+
+    def can_load(self, name: str, tenant: str) -> bool:
+        """Return whether `adapter_folder` has an adapter for a tenant; this reads the disk."""
+        tenants = self.tenants_of(name)
+        if not ADAPTER_NAME.fullmatch(name) or (tenants and tenant not in tenants):
+            return False
+        try:
+            folder = self.in_folder(name)
+        except RequestError:
+            return False
+        return (folder.path / CONFIG_FILE).is_file()
 
     def list(self) -> "list[AdapterInfo]":
         """Return all adapters, by name."""
@@ -132,9 +161,20 @@ class Adapters:
         return AdapterFolder(folder, root)
 
     def begin_load(
-        self, name: str, folder: Path | AdapterFolder, tenants: Iterable[str] = ()
+        self,
+        name: str,
+        folder: Path | AdapterFolder,
+        tenants: Iterable[str] = (),
+        *,
+        is_on_demand: bool = False,
     ) -> AdapterInfo:
         """Reserve a name and a slot.
+
+        Args:
+            name: New.
+            folder: Where its files are.
+            tenants: Those that may use it; none is all.
+            is_on_demand: It makes room for another one when nothing uses it.
 
         Raises:
             RequestError: The name is malformed or in use, or there is no room.
@@ -153,6 +193,7 @@ class Adapters:
                 message = f"adapters: expected at most {limit} (max_adapters), got one more"
                 raise RequestError(Reason.QUOTA_EXCEEDED, message)
             entry = _Entry(name, self._free.pop(), next(self._generations), folder, allowed)
+            entry.is_on_demand = is_on_demand
             self._by_name[name] = entry
             return entry.info()
 
@@ -229,10 +270,38 @@ class Adapters:
                 return ()
             users = self._users(adapter.slot)
             if not users:
-                self._tables.set(adapter.slot, None)
-                self._on_emptied(adapter.slot)
-                self._release(adapter)
+                self._empty(adapter)
             return users
+
+    def make_room(self) -> bool:
+        """Free a slot, unless one is free, from the adapter that was named least recently.
+
+        Only an adapter that was loaded on demand, and that nothing uses, makes room.
+
+        Returns:
+            Whether a slot is free.
+        """
+        with self._lock:
+            if self._free or self._tables is None:
+                return bool(self._free)
+            for entry in sorted(self._by_name.values(), key=lambda entry: entry.last_use):
+                if not self._is_idle(entry):
+                    continue
+                self._empty(entry.info())
+                return True
+        return False
+
+    def _is_idle(self, entry: _Entry) -> bool:
+        # One that nothing has named yet was loaded for a request that is about to.
+        is_old = entry.is_on_demand and entry.state is AdapterState.READY and entry.last_use > 0
+        is_held = entry.use is not None and entry.use() is not None
+        return is_old and not is_held and not self._users(entry.slot)
+
+    def _empty(self, adapter: AdapterInfo) -> None:
+        assert self._tables is not None, adapter
+        self._tables.set(adapter.slot, None)
+        self._on_emptied(adapter.slot)
+        self._release(adapter)
 
     def end_unloads(self) -> None:
         """End what was begun, where no request is left."""
@@ -276,11 +345,9 @@ class Adapters:
         Raises:
             ModelError: One cannot be loaded, and `on_bad_adapter` is None.
         """
-        tenants = _pairs(self._config.adapter_tenants)
         for name, folder in _pairs(self._config.adapters):
             try:
-                allowed = [tenant for adapter, tenant in tenants if adapter == name]
-                self.load(name, expanded(folder), allowed)
+                self.load(name, expanded(folder), self.tenants_of(name))
             except (ModelError, RequestError) as error:
                 failure = ModelError(f"adapter {name}: {error}")
                 if on_bad_adapter is None:

@@ -18,9 +18,9 @@ class AdapterState(StrEnum):
     """New ones are refused; those that use it go on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class AdapterUse:
-    """The adapter of a request."""
+    """The adapter of a request; while one is kept, the adapter makes no room for another."""
 
     name: str
     slot: int

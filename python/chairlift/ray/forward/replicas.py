@@ -32,6 +32,11 @@ _ADAPTERS_S: Final = 5.0
 """How long an adapter that a replica loads may be unknown here."""
 _ADAPTERS_TIMEOUT_S: Final = 2.0
 """How long a replica may take to say which adapters it has."""
+_MAX_ADAPTERS: Final = 1024
+"""Adapters that a replica is expected to have."""
+_SPREAD: Final = 2, 8
+"""Where replicas load adapters, one without the adapter may get a request when each one with it has
+more than so many times as many requests as the one with the fewest, and so many more."""
 _MAX_REPORT: Final = 2**32 - 1
 _MAX_NAMES: Final = 2**20
 """Names of a replica's cache that the router keeps at most."""
@@ -95,6 +100,7 @@ class Replicas:
         routing: str = "both",
         max_replicas: int = 256,
         report_interval_s: float = 1.0,
+        load_adapters: bool = False,
     ) -> None:
         """Start without replicas.
 
@@ -103,12 +109,14 @@ class Replicas:
             routing: "round-robin", "least-load", "prefix" or "both".
             max_replicas: Replicas at once; further ones get no requests.
             report_interval_s: Seconds between two reports of a replica's load.
+            load_adapters: Replicas load an adapter when a request names it.
         """
         self._security = security
         self._routing = routing
         self._free_slots = list(range(max_replicas))[::-1]
         self._max_replicas = max_replicas
         self._report_interval_s = report_interval_s
+        self._load_adapters = load_adapters
         self._changed = asyncio.Event()
         self._router: _core.Router | None = None
         self._replicas: dict[str, Replica] = {}
@@ -210,7 +218,8 @@ class Replicas:
     def choose(self, prompt: PromptNames) -> Ticket:
         """Choose a replica for a request, which it has until the ticket ends.
 
-        A request that names an adapter goes to a replica that has it, if there is one.
+        A request that names an adapter goes to a replica that has it, if there is one. Where
+        replicas load adapters, others may get it when those are down, or have much more to do.
 
         Raises:
             RequestError: `STARTING`: no replica is up, or none of those with the adapter.
@@ -224,17 +233,31 @@ class Replicas:
         number, slot = routed
         replica = next(r for r in self._replicas.values() if r.slot == slot)
         replica.num_tickets += 1
+        if prompt.adapter and self._load_adapters and len(replica.adapters) < _MAX_ADAPTERS:
+            # It will have it: requests that come meanwhile make no other replica load it.
+            replica.adapters |= {prompt.adapter}
         return Ticket(self, replica, number)
 
     def _with_adapter(self, adapter: str) -> list[int] | None:
-        """Return the slots of the replicas that have an adapter; None if it is of no replica."""
+        """Return the slots that may get a request for an adapter; None is all."""
         replicas = [r for r in self._replicas.values() if not r.is_removed]
         holders = [replica for replica in replicas if adapter in replica.adapters]
-        slots = sorted(replica.slot for replica in holders if replica.is_up)
+        up = [replica for replica in holders if replica.is_up]
+        if self._load_adapters:
+            return None if self._is_hot(up) else sorted(replica.slot for replica in up)
+        slots = sorted(replica.slot for replica in up)
         if holders and not slots:
             message = "no replica that has the adapter is up"
             raise RequestError(Reason.STARTING, message, retry_after_s=1.0)
         return slots or None
+
+    def _is_hot(self, holders: list[Replica]) -> bool:
+        """Return whether those that have an adapter have much more to do than the others."""
+        if not holders:
+            return True
+        times, more = _SPREAD
+        fewest = min(replica.num_tickets for replica in self.up)
+        return all(replica.num_tickets > times * fewest + more for replica in holders)
 
     def _end(self, replica: Replica, number: int) -> None:
         assert self._router is not None, replica

@@ -20,6 +20,7 @@ from chairlift.server.app.loading import load_engine, probe
 from chairlift.server.app.ports import Ports
 from chairlift.server.app.restart import keep_serving
 from chairlift.server.app.services import add_services, new_health
+from chairlift.server.calls.adapter_loads import AdapterLoads
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.detached import Detached
 from chairlift.server.calls.outbox import Outboxes
@@ -78,6 +79,7 @@ class Server:
             ConfigError: An address, a certificate or a token file is malformed, the server would
                 be open to other machines without protection, or the trace cannot be written.
         """
+        config.check_with(engine_config)
         self._engine_config = engine_config
         self._config = config
         self._ports = Ports(config)
@@ -99,6 +101,7 @@ class Server:
             gate=self.gate,
             model_names=config.model_names,
             authenticator=authenticator,
+            adapter_loads=AdapterLoads(self.gate, is_on=config.adapters_on_demand),
             quotas=Quotas(
                 QuotaLimits.of(config), capacity=functools.partial(queue_capacity, self.gate)
             ),

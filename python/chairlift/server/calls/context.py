@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from chairlift.server.calls.adapter_loads import AdapterLoads
 from chairlift.server.calls.outbox import Outboxes
 from chairlift.server.calls.registry import Registry
 from chairlift.server.calls.resumables import Resumables
@@ -22,6 +23,7 @@ class ServerContext:
     model_names: tuple[str, ...]
     """Names by which requests may call the model."""
     authenticator: Authenticator
+    adapter_loads: AdapterLoads
     quotas: Quotas
     outboxes: Outboxes
     backlog: Backlog

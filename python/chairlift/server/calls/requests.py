@@ -134,6 +134,8 @@ class Requests:
             sequences = sequences_of(request)
             lease = self._server.quotas.acquire(self._tenant, self._connection, sequences)
             undo.callback(lease.release)
+            # What is held stays loaded until the request itself holds it.
+            _held = await self._server.adapter_loads.hold(request, self._connection)
             prepared = await engine.prepare(request, self._connection)
             if export is not None:
                 prepared = replace(prepared, export=export)
