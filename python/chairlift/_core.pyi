@@ -1462,8 +1462,9 @@ class Experts:
         """Takes the layers of each expert.
 
         Args:
-            gate_up: From H to gate and up, side by side; to up alone without a gate.
-            down: From I to H.
+            gate_up: From H to gate and up, side by side; to up alone without a gate. They may have
+                a part of the columns of each.
+            down: From I to H, or to a part of it.
             top_k: Experts of a token.
             scores: What weighs an expert: `softmax` over all, `softmax_of_chosen` or `sigmoid`.
             activation: As of `activate`.
@@ -1482,6 +1483,18 @@ class Experts:
 
     def forward(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
         """Computes `out` `[T, H]` from `x` `[T, H]` and float32 `logits` `[T, num_experts]`."""
+
+    def inside(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+        """Computes the numbers `out` float32 `[T * top_k, part of I]` inside of experts.
+
+        Their order depends on `logits` alone.
+        """
+
+    def outside(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+        """Computes `out` `[T, part of H]` from the numbers `x` float32 `[T * top_k, I]`.
+
+        They are those of `inside`, for all columns.
+        """
 
 class RankError(CoreError):
     """The group of ranks has ended: one of them failed, ended, or did not arrive in time."""

@@ -20,6 +20,8 @@ from tests.model import families
 
 NUM_TOKENS = 12
 PATIENCE_S = 60.0
+ALWAYS = ("llama", "gpt-oss, sinks, windows, clamped gates")
+"""Families that `make test` compares, too."""
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def supported(folder, num_ranks):
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(family, marks=pytest.mark.always if family == "llama" else pytest.mark.slow)
+        pytest.param(family, marks=pytest.mark.always if family in ALWAYS else pytest.mark.slow)
         for family in families.FAMILIES
     ],
 )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from chairlift import _core
+from chairlift.model.specs.share import Share
 
 from tests.kernels import reference
 
@@ -114,8 +115,9 @@ def test_experts_without_a_gate_agree_with_their_twin():
     parts = x.double(), chosen, up.double(), down.double()
     expected = experts_twin(*parts, lambda inner: inner.relu().square())
     torch.testing.assert_close(run(experts, x, logits).double(), expected, atol=1e-5, rtol=1e-5)
+    gated = _core.Experts(*([_core.Linear(each) for each in part] for part in (up, down)), **rules)
     with pytest.raises(ValueError, match=f"from {HIDDEN} to {2 * INNER} and"):
-        _core.Experts(*([_core.Linear(part[0])] for part in (up, down)), **rules)
+        run(gated, x, logits)
 
 
 def test_a_clamped_gate_is_that_of_gpt_oss():
@@ -147,13 +149,50 @@ def test_each_expert_adds_its_biases():
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "quantize"),
+    [(torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, "int8")],
+    ids=["float32", "bfloat16", "int8"],
+)
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_parts_of_the_columns_have_the_bits_of_all(num_ranks, dtype, quantize):
+    gate_up, down = weights()
+    x, logits = randn(9, HIDDEN).to(dtype), randn(9, NUM, seed=3)
+    expected = run(packed(dtype, quantize), x, logits)
+    parts, shares = [], [Share(rank, num_ranks) for rank in range(num_ranks)]
+    for share in shares:
+        inner = share.columns(INNER)
+        first = torch.cat([half[:, inner] for half in gate_up.split(INNER, dim=1)], dim=1)
+        second = down[:, share.columns(HIDDEN)]
+        layers = (
+            [_core.Linear(each.contiguous().to(dtype), None, quantize) for each in part.unbind()]
+            for part in (first, second)
+        )
+        parts.append(_core.Experts(*layers, top_k=2, scores="softmax"))
+    inside = [torch.empty(18, share.width(INNER)) for share in shares]
+    for part, numbers in zip(parts, inside, strict=True):
+        part.inside(x, logits, numbers)
+    outside = [torch.empty(9, share.width(HIDDEN), dtype=dtype) for share in shares]
+    for part, numbers in zip(parts, outside, strict=True):
+        part.outside(torch.cat(inside, dim=1), logits, numbers)
+    assert torch.equal(torch.cat(outside, dim=1), expected)
+    with pytest.raises(ValueError, match=r"out: expected \[18, "):
+        parts[0].inside(x, logits, torch.empty(9, inside[0].shape[1]))
+    with pytest.raises(ValueError, match=rf"x: expected \[18, {INNER}\]"):
+        parts[0].outside(inside[0], logits, outside[0])
+
+
 def test_layers_that_do_not_fit_are_refused():
     layer, other = _core.Linear(torch.ones(8, 4)), _core.Linear(torch.ones(4, 4))
     rules = {"top_k": 1, "scores": "softmax"}
     with pytest.raises(ValueError, match="down: expected 1 layers"):
         _core.Experts([layer], [], **rules)
     with pytest.raises(ValueError, match="gate_up, down: expected layers from 4 to 8"):
-        _core.Experts([other], [other], **rules)
+        run(_core.Experts([other], [other], **rules), torch.ones(1, 4), torch.ones(1, 1))
+    with pytest.raises(ValueError, match="down: expected layers from 4 to 4, got others"):
+        _core.Experts([layer, layer], [other, layer], **rules)
+    with pytest.raises(ValueError, match="gate_up: expected at most 2 outputs for each input"):
+        _core.Experts([_core.Linear(torch.ones(10, 4))], [other], **rules)
     with pytest.raises(ValueError, match="limit: expected None without a gate"):
         _core.Experts([other], [other], gated=False, limit=1.0, **rules)
     with pytest.raises(ValueError, match="scores: expected one of softmax"):

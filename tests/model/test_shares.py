@@ -92,7 +92,7 @@ def test_columns_of_all_ranks_are_each_column_once():
 @pytest.mark.parametrize(
     ("family", "problem"),
     [
-        ("mixtral, window", "model: mixtures of experts are not supported with tensor_parallel"),
+        ("lfm2, tied", "model: recurrent states are not supported with tensor_parallel"),
         ("olmo2", "model: norms of all heads are not supported with tensor_parallel"),
         ("llama", "tensor_parallel: expected a divisor of the model's 2 KV heads, got 4"),
     ],

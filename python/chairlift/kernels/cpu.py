@@ -139,6 +139,14 @@ class Experts:
         """Write what the chosen experts compute of `x`; see `ExpertLayers`."""
         self._packed.forward(x, logits, out)
 
+    def inside(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+        """Write the numbers between both layers; see `_core.Experts.inside`."""
+        self._packed.inside(x, logits, out)
+
+    def outside(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
+        """Write the weighed sums of the second layers; see `_core.Experts.outside`."""
+        self._packed.outside(x, logits, out)
+
 
 experts = Experts
 

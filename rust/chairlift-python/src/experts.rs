@@ -94,6 +94,49 @@ impl Experts {
         logits: Tensor,
         out: TensorMut,
     ) -> PyResult<()> {
+        Self::call(experts, py, Part::All, x, logits, out)
+    }
+
+    /// Computes the numbers `out` float32 `[T top_k, part of I]` inside of experts; see `forward`.
+    fn inside(
+        experts: Py<Self>,
+        py: Python<'_>,
+        x: Tensor,
+        logits: Tensor,
+        out: TensorMut,
+    ) -> PyResult<()> {
+        Self::call(experts, py, Part::Inside, x, logits, out)
+    }
+
+    /// Computes `out` `[T, part of H]` from the numbers `x` float32 `[T top_k, I]` that `inside` writes.
+    fn outside(
+        experts: Py<Self>,
+        py: Python<'_>,
+        x: Tensor,
+        logits: Tensor,
+        out: TensorMut,
+    ) -> PyResult<()> {
+        Self::call(experts, py, Part::Outside, x, logits, out)
+    }
+}
+
+/// What a call computes.
+#[derive(Clone, Copy)]
+enum Part {
+    All,
+    Inside,
+    Outside,
+}
+
+impl Experts {
+    fn call(
+        experts: Py<Self>,
+        py: Python<'_>,
+        part: Part,
+        x: Tensor,
+        logits: Tensor,
+        out: TensorMut,
+    ) -> PyResult<()> {
         let (x, logits, out) = named!(x, logits, out);
         call(
             py,
@@ -103,14 +146,13 @@ impl Experts {
                 let work = x.numel().saturating_mul(3 * experts.inner());
                 work.saturating_mul(*top_k)
             },
-            |(experts, x, logits, out)| experts.get().compute(x, logits, out),
+            move |(experts, x, logits, out)| experts.get().compute(part, x, logits, out),
         )
     }
-}
 
-impl Experts {
     fn compute(
         &self,
+        part: Part,
         x: &Named<Tensor>,
         logits: &Named<Tensor>,
         out: &Named<TensorMut>,
@@ -125,18 +167,22 @@ impl Experts {
         };
         let borrows = &mut Borrows::default();
         let logits = logits.rows::<f32>(borrows)?;
-        macro_rules! forward {
-            ($In:ty, $Out:ty) => {{
+        macro_rules! run {
+            ($method:ident, $In:ty, $Out:ty) => {{
                 let (x, out) = (x.rows::<$In>(borrows)?, out.rows_mut::<$Out>(borrows)?);
-                self.experts.forward(x, logits, &router, out)?;
+                self.experts.$method(x, logits, &router, out)?;
             }};
         }
-        match (x.dtype(), out.dtype()) {
-            (Dtype::Float32, Dtype::Float32) => forward!(f32, f32),
-            (Dtype::Float32, Dtype::Bfloat16) => forward!(f32, bf16),
-            (Dtype::Bfloat16, Dtype::Float32) => forward!(bf16, f32),
-            (Dtype::Bfloat16, Dtype::Bfloat16) => forward!(bf16, bf16),
-            (Dtype::Float32 | Dtype::Bfloat16, _) => {
+        match (part, x.dtype(), out.dtype()) {
+            (Part::All, Dtype::Float32, Dtype::Float32) => run!(forward, f32, f32),
+            (Part::All, Dtype::Float32, Dtype::Bfloat16) => run!(forward, f32, bf16),
+            (Part::All, Dtype::Bfloat16, Dtype::Float32) => run!(forward, bf16, f32),
+            (Part::All, Dtype::Bfloat16, Dtype::Bfloat16) => run!(forward, bf16, bf16),
+            (Part::Inside, Dtype::Float32, _) => run!(inside, f32, f32),
+            (Part::Inside, Dtype::Bfloat16, _) => run!(inside, bf16, f32),
+            (Part::Outside, _, Dtype::Float32) => run!(outside, f32, f32),
+            (Part::Outside, _, Dtype::Bfloat16) => run!(outside, f32, bf16),
+            (_, Dtype::Float32 | Dtype::Bfloat16, _) => {
                 return Err(out.wrong_dtype("float32 or bfloat16"));
             }
             _ => return Err(x.wrong_dtype("float32 or bfloat16")),

@@ -72,7 +72,12 @@ class Part:
         spec, settings = config.stored_spec, resolved.settings
         mlps = (mlp.intermediate_size for layer in spec.layers if (mlp := layer.dense) is not None)
         queries = (attention.query_size for attention in spec.attentions)
-        widest = max(spec.hidden_size, *mlps, *queries)
+        rows = (
+            experts.top_k * experts.intermediate_size
+            for layer in spec.layers
+            if (experts := layer.experts) is not None
+        )
+        widest = max(spec.hidden_size, *mlps, *queries, *rows)
         scratch = Scratch(settings.max_num_batched_tokens * widest * _WIDEST_NUMBER)
         return cls(folder, settings, config, resolved.backend, scratch)
 

@@ -8,7 +8,7 @@ ranks, so that each number has the same bits however many ranks there are.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from chairlift.model.specs.layer_parts import Attention, Experts, Mlp
+from chairlift.model.specs.layer_parts import Experts, Mlp
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 
 
@@ -39,16 +39,26 @@ class Share:
         return replace(spec, layers=tuple(map(self._layer, spec.layers)))
 
     def _layer(self, layer: LayerSpec) -> LayerSpec:
-        attention, mlp = layer.attention, layer.feed_forward
+        attention, feed_forward = layer.attention, layer.feed_forward
         if attention is not None:
             attention = replace(
                 attention,
                 num_heads=self.width(attention.num_heads),
                 num_kv_heads=self.width(attention.num_kv_heads),
             )
-        if isinstance(mlp, Mlp):
-            mlp = replace(mlp, intermediate_size=self.width(mlp.intermediate_size))
-        return replace(layer, attention=attention, feed_forward=mlp)
+        if isinstance(feed_forward, Mlp):
+            feed_forward = self._mlp(feed_forward)
+        elif isinstance(feed_forward, Experts):
+            shared, inner = feed_forward.shared, feed_forward.intermediate_size
+            feed_forward = replace(
+                feed_forward,
+                intermediate_size=self.width(inner),
+                shared=None if shared is None else self._mlp(shared),
+            )
+        return replace(layer, attention=attention, feed_forward=feed_forward)
+
+    def _mlp(self, mlp: Mlp) -> Mlp:
+        return replace(mlp, intermediate_size=self.width(mlp.intermediate_size))
 
 
 def split_unsupported_reason(spec: ModelSpec, num_ranks: int) -> str | None:
@@ -56,28 +66,19 @@ def split_unsupported_reason(spec: ModelSpec, num_ranks: int) -> str | None:
     if spec.bidirectional:
         return "model: an encoder is not supported with tensor_parallel"
     for layer in spec.layers:
-        found = next((name for name, is_there in _checks(layer, spec) if is_there), None)
+        found = next((name for name, is_there in _checks(layer) if is_there), None)
         if found is not None:
             return f"model: {found} are not supported with tensor_parallel"
     return next((found for found in _sizes(spec, num_ranks) if found is not None), None)
 
 
-def _checks(layer: LayerSpec, spec: ModelSpec) -> tuple[tuple[str, bool], ...]:
+def _checks(layer: LayerSpec) -> tuple[tuple[str, bool], ...]:
     """Return what no rank can compute a part of, and whether a layer has it."""
     attention = layer.attention
     return (
         ("recurrent states", layer.recurrent is not None),
-        ("mixtures of experts", isinstance(layer.feed_forward, Experts)),
-        ("inputs of each layer", spec.layer_inputs is not None),
-        *(() if attention is None else _attention_checks(attention)),
-    )
-
-
-def _attention_checks(attention: Attention) -> tuple[tuple[str, bool], ...]:
-    return (
-        ("norms of all heads", attention.norms_all_heads),
-        ("attention sinks", attention.has_sinks),
-        ("gates of attention", attention.has_gate),
+        ("norms of all heads", attention is not None and attention.norms_all_heads),
+        ("gates of attention", attention is not None and attention.has_gate),
     )
 
 
@@ -90,6 +91,8 @@ def _sizes(spec: ModelSpec, num_ranks: int) -> Iterator[str | None]:
         expected = f"tensor_parallel: expected a divisor of the model's {num} KV heads, {got}"
         yield None if is_met else expected
     widths = [spec.hidden_size, spec.vocab_size]
-    widths += [mlp.intermediate_size for layer in spec.layers if (mlp := layer.dense) is not None]
+    for layer in spec.layers:
+        parts = (layer.dense, layer.experts)
+        widths += [part.intermediate_size for part in parts if part is not None]
     is_met = num_ranks <= min(widths)
     yield None if is_met else f"tensor_parallel: expected at most {min(widths)}, {got}"

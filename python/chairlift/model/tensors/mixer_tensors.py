@@ -45,7 +45,8 @@ def with_attention(
     if attention.heads.norms_values:
         tensors = replace(tensors, value_norm=Ones(head_dim))
     if attention.has_sinks:
-        tensors = replace(tensors, sinks=names.numbers("sinks", attention.num_heads))
+        sinks = names.numbers("sinks", attention.num_heads)._replace(is_by_head=True)
+        tensors = replace(tensors, sinks=sinks)
     return tensors
 
 

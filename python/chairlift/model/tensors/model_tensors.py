@@ -45,7 +45,7 @@ def model_tensors(spec: ModelSpec, names: CheckpointNames) -> ModelTensors:
     return replace(
         tensors,
         layer_embedding=every.weight("layer_embedding", layer_inputs.vocab_size, width),
-        layer_context=every.linear("layer_context", width, inputs=hidden),
+        layer_context=every.linear("layer_context", width, inputs=hidden)._replace(is_whole=True),
         layer_context_norm=every.weight("layer_context_norm", layer_inputs.size),
     )
 
@@ -96,10 +96,11 @@ def _layer_tensors(model: ModelSpec, layer: LayerSpec, names: LayerNames) -> Lay
     if model.layer_inputs is None:
         return tensors
     size = model.layer_inputs.size
+    projection = names.linear("input_projection", hidden, inputs=size)
     return replace(
         tensors,
-        input_gate=names.linear("input_gate", size, inputs=hidden),
-        input_projection=names.linear("input_projection", hidden, inputs=size),
+        input_gate=names.linear("input_gate", size, inputs=hidden)._replace(is_whole=True),
+        input_projection=projection._replace(is_whole=True),
         input_norm=names.norm("input_norm", hidden, norm),
     )
 
@@ -141,7 +142,7 @@ def _expert_tensors(
     scores = [num, 1] if has_gate else [num]
     router = names.linear("router", *scores, inputs=hidden, bias=experts.router_bias)
     return ExpertParts(
-        router=router._replace(is_exact=True),
+        router=router._replace(is_exact=True, is_whole=True),
         mixture=ExpertTensors(
             experts,
             tuple(_numbered(gate_up, number) for number in range(num)),

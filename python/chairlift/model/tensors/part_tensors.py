@@ -43,6 +43,8 @@ class NumberTensors(NamedTuple):
     is_float32: bool = True
     pack: Callable[[Tensor], Tensor] | None = None
     """What is made of the numbers when they are read."""
+    is_by_head: bool = False
+    """A rank has those of its heads; else all."""
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""
@@ -89,6 +91,8 @@ class LinearTensors(NamedTuple):
     """Never quantized: routers choose what is computed, and errors of decays grow by token."""
     joined: tuple[int, ...] = ()
     """Outputs of each layer inside the only tensor."""
+    is_whole: bool = False
+    """Every rank computes all outputs: they are few, and no rank could use a part of them."""
 
     @property
     def parts(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Linear layers of a rank, whose inputs and outputs are gathered from all ranks."""
+"""Layers of a rank, whose inputs and outputs are gathered from all ranks."""
 
 from dataclasses import replace
 from typing import Protocol
@@ -6,8 +6,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from chairlift.kernels import LinearLayer
+from chairlift.kernels import LinearLayer, cpu
 from chairlift.model.parts.weights import LayerWeights, Weights
+from chairlift.model.specs.layer_parts import Experts
+from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
 from chairlift.model.specs.share import Share
 
 
@@ -74,21 +76,78 @@ class GatheredLinear:
         return self._gather.scratch(rows * width, dtype, is_input=is_input).view(rows, width)
 
 
-def with_gathers(weights: Weights, share: Share, gather: Gather, vocab_size: int) -> Weights:
+class GatheredExperts:
+    """Some columns of the layers of each expert; a call returns what all ranks compute."""
+
+    workspace_bytes = 0
+
+    def __init__(
+        self, experts: cpu.Experts, gather: Gather, share: Share, spec: Experts, hidden_size: int
+    ) -> None:
+        """Take the columns of this rank.
+
+        Args:
+            experts: Their first layers have some columns of gate and up, the second ones of H.
+            gather: Meets the other ranks.
+            share: Which columns these are.
+            spec: The mixture of all ranks.
+            hidden_size: H.
+        """
+        self._experts = experts
+        self._gather = gather
+        self._top_k = spec.top_k
+        self._inner_widths = share.widths(spec.intermediate_size)
+        self._output_widths = share.widths(hidden_size)
+        self._rank = share.rank
+        self.num_bytes = experts.num_bytes
+
+    def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:  # noqa: ARG002, as `ExpertLayers`
+        """Write what the chosen experts compute of `x`; see `ExpertLayers`."""
+        # Each rank routes all tokens, so that the rows of all have the same order.
+        num_rows, num_tokens = len(x) * self._top_k, len(x)
+        inner = self._inner_widths[self._rank]
+        part = self._scratch(num_rows, inner, torch.float32, is_input=False)
+        self._experts.inside(x, logits, part)
+        whole = self._scratch(num_rows, sum(self._inner_widths), torch.float32, is_input=True)
+        self._gather.gather(part, whole, self._inner_widths)
+        outputs = self._output_widths[self._rank]
+        sums = self._scratch(num_tokens, outputs, out.dtype, is_input=False)
+        self._experts.outside(whole, logits, sums)
+        self._gather.gather(sums, out, self._output_widths)
+
+    def _scratch(self, rows: int, width: int, dtype: torch.dtype, *, is_input: bool) -> Tensor:
+        return self._gather.scratch(rows * width, dtype, is_input=is_input).view(rows, width)
+
+
+def with_gathers(weights: Weights, share: Share, gather: Gather, spec: ModelSpec) -> Weights:
     """Return the weights of a rank, whose layers meet those of the others.
 
     What is between queries and the output of attention, and inside a feed-forward, stays apart.
+
+    Args:
+        weights: Those of the rank.
+        share: Which columns these are.
+        gather: Meets the other ranks.
+        spec: The model of all ranks.
     """
-    head, hidden = weights.head, weights.embedding.shape[1]
+    head, hidden = weights.head, spec.hidden_size
 
     def gathered(layer: LinearLayer | None) -> LinearLayer | None:
         if layer is None:
             return None
         return GatheredLinear(layer, gather, share, hidden, splits_inputs=True)
 
-    def gathered_layer(layer: LayerWeights) -> LayerWeights:
-        return replace(layer, output=gathered(layer.output), down=gathered(layer.down))
+    def gathered_layer(layer: LayerWeights, whole: LayerSpec) -> LayerWeights:
+        experts = layer.experts
+        if experts is not None:
+            assert isinstance(experts.mixture, cpu.Experts), "GPUs are refused at load"
+            assert whole.experts is not None, "as the spec has it"
+            mixture = GatheredExperts(experts.mixture, gather, share, whole.experts, hidden)
+            experts = replace(experts, mixture=mixture)
+        output, down = gathered(layer.output), gathered(layer.down)
+        return replace(layer, output=output, down=down, experts=experts)
 
     if head is not None:
-        head = GatheredLinear(head, gather, share, vocab_size, splits_inputs=False)
-    return replace(weights, layers=tuple(map(gathered_layer, weights.layers)), head=head)
+        head = GatheredLinear(head, gather, share, spec.vocab_size, splits_inputs=False)
+    layers = tuple(map(gathered_layer, weights.layers, spec.layers))
+    return replace(weights, layers=layers, head=head)

@@ -104,7 +104,7 @@ def load_weights(
     if config.share is None:
         return weights
     assert gather is not None, "of a rank"
-    return with_gathers(weights, config.share, gather, config.spec.vocab_size)
+    return with_gathers(weights, config.share, gather, config.stored_spec)
 
 
 def _load_head(

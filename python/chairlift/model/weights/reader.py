@@ -103,6 +103,8 @@ class WeightReader:
     def _numbers(self, numbers: NumberTensors) -> Tensor:
         dtype = torch.float32 if numbers.is_float32 else self.dtype
         joined = self._joined([*numbers.stored], dtype).to(self.device)
+        if numbers.is_by_head:
+            joined = self.columns(joined)
         return joined if numbers.pack is None else numbers.pack(joined)
 
     def _experts(self, experts: ExpertTensors) -> ExpertLayers:
@@ -131,16 +133,15 @@ class WeightReader:
 
     def _ordered(self, linear: LinearTensors, rows: Tensor) -> Tensor:
         """Return the rows of layers that this rank has, in the order that is wanted."""
-        if self._share is not None:
-            parts = torch.split(rows, [*linear.parts])
-            return torch.cat([self.columns(part) for part in parts])
-        if linear.interleaved is None:
+        if linear.interleaved is not None:
+            first, rest = torch.split(rows, [linear.outputs[0], len(rows) - linear.outputs[0]])
+            rows = torch.cat([linear.interleaved.deinterleave(first), rest])
+        if self._share is None or linear.is_whole:
             return rows
-        first, rest = torch.split(rows, [linear.outputs[0], len(rows) - linear.outputs[0]])
-        return torch.cat([linear.interleaved.deinterleave(first), rest])
+        return torch.cat([self.columns(part) for part in torch.split(rows, [*linear.parts])])
 
     def columns(self, rows: Tensor) -> Tensor:
-        """Return the rows `[out, in]` of one layer that this rank has; without ranks all."""
+        """Return the rows `[out, ...]` of one layer that this rank has; without ranks all."""
         return rows if self._share is None else rows[self._share.columns(len(rows))]
 
     def keeps(self, linear: LinearTensors) -> bool:

@@ -71,11 +71,13 @@ class WeightSizes:
                 return sum(self._linear(layer, self._layer_format) for layer in layers)
             case NumberTensors():
                 item_size = _FLOAT32 if part.is_float32 else dtype.itemsize
-                return sum(map(prod, part.stored.values())) * item_size
+                share = self._config.share if part.is_by_head else None
+                sizes = map(prod, part.stored.values())
+                return sum(sizes if share is None else map(share.width, sizes)) * item_size
         return part.size * dtype.itemsize
 
     def _linear(self, part: LinearTensors, weight_format: str | None) -> int:
-        dtype, share = self._config.dtype, self._config.share
+        dtype, share = self._config.dtype, None if part.is_whole else self._config.share
 
         def num_outputs(run: LinearTensors) -> int:
             return sum(run.outputs if share is None else map(share.width, run.parts))

@@ -6,6 +6,9 @@
 //!   down                        another
 //!   sum of a token              its experts in ascending order, whatever other tokens use them
 //! ```
+//!
+//! Processes that compute a model together have some columns of both layers each: they compute the numbers inside
+//! ([`Experts::inside`]), gather them, and compute their columns of the sums ([`Experts::outside`]).
 
 use crate::{
     Element,
@@ -28,7 +31,7 @@ use crate::{
         route::{Chosen, Router, route},
     },
 };
-use std::{cell::Cell, ops::Range, sync::Arc};
+use std::{cell::RefCell, ops::Range, sync::Arc};
 
 /// What is between both layers of an expert.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +72,8 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Takes the layers of each expert: from H to gate and up, side by side, and from I to H.
+    /// Takes the layers of each expert: from H to gate and up, side by side, and from I to H. The first ones may have
+    /// some columns of gate and of up, and the second ones some columns of the output.
     ///
     /// # Errors
     /// If the layers do not fit each other.
@@ -82,21 +86,23 @@ impl Experts {
             let expected = format_args!("{} layers, as gate_up, and at least one", gate_up.len());
             return Err(ArgumentError::new("down", expected, down.len()));
         }
-        let (hidden, inner) = (gate_up[0].in_features(), down[0].in_features());
-        if hidden == 0 || inner == 0 {
-            let expected = "layers with at least one input and output";
-            let got = format_args!("{hidden} and {inner}");
-            return Err(ArgumentError::new("gate_up, down", expected, got));
+        for (name, layers) in [("gate_up", &gate_up), ("down", &down)] {
+            let shape = |layer: &Arc<Layer>| (layer.in_features(), layer.out_features());
+            let (inputs, outputs) = shape(&layers[0]);
+            if inputs == 0 || outputs == 0 {
+                let got = format_args!("{inputs} and {outputs}");
+                let expected = "layers with at least one input and output";
+                return Err(ArgumentError::new(name, expected, got));
+            }
+            if !layers.iter().all(|layer| shape(layer) == (inputs, outputs)) {
+                let expected = format_args!("layers from {inputs} to {outputs}");
+                return Err(ArgumentError::new(name, expected, "others"));
+            }
         }
-        let wide = activation.parts() * inner;
-        let fits = |(first, second): (&Arc<Layer>, &Arc<Layer>)| {
-            (first.in_features(), first.out_features()) == (hidden, wide)
-                && (second.in_features(), second.out_features()) == (inner, hidden)
-        };
-        if !gate_up.iter().zip(&down).all(fits) {
-            let expected =
-                format_args!("layers from {hidden} to {wide} and from {inner} to {hidden}");
-            return Err(ArgumentError::new("gate_up, down", expected, "others"));
+        let (wide, parts) = (gate_up[0].out_features(), activation.parts());
+        if !wide.is_multiple_of(parts) || wide > parts * down[0].in_features() {
+            let expected = format_args!("at most {parts} outputs for each input of down");
+            return Err(ArgumentError::new("gate_up", expected, wide));
         }
         Ok(Self {
             gate_up,
@@ -105,20 +111,26 @@ impl Experts {
         })
     }
 
-    /// Width of the input, and of the output.
-    pub fn hidden(&self) -> usize {
+    /// Width of the input.
+    fn hidden(&self) -> usize {
         self.gate_up[0].in_features()
     }
 
-    /// Width within an expert.
+    /// Width within an expert, as the second layers take it.
+    #[must_use]
     pub fn inner(&self) -> usize {
         self.down[0].in_features()
+    }
+
+    /// Width within an expert, as the first layers make it.
+    fn inner_part(&self) -> usize {
+        self.gate_up[0].out_features() / self.activation.parts()
     }
 
     /// Computes `out` `[T, H]` from `x` `[T, H]` and the `logits` `[T, num_experts]` of the router.
     ///
     /// # Errors
-    /// If the shapes do not fit, or the router.
+    /// If the shapes do not fit, the router, or if the layers have some columns only.
     pub fn forward<T: Element, O: Element>(
         &self,
         x: Rows<'_, T>,
@@ -126,61 +138,142 @@ impl Experts {
         router: &Router<'_>,
         out: RowsMut<'_, O>,
     ) -> Result<(), ArgumentError> {
-        let (hidden, inner, num_experts) = (self.hidden(), self.inner(), self.down.len());
-        for (name, rows, width, expected) in [
-            ("x", x.len(), x.width(), hidden),
-            ("out", out.len(), out.width(), hidden),
-            ("logits", logits.len(), logits.width(), num_experts),
-        ] {
-            if (rows, width) != (x.len(), expected) {
-                let expected = format_args!("[{}, {expected}]", x.len());
-                let got = format_args!("[{rows}, {width}]");
-                return Err(ArgumentError::new(name, expected, got));
-            }
+        let (hidden, inner) = (self.hidden(), self.inner());
+        if (self.inner_part(), self.down[0].out_features()) != (inner, hidden) {
+            let wide = self.activation.parts() * inner;
+            let expected =
+                format_args!("layers from {hidden} to {wide} and from {inner} to {hidden}");
+            return Err(ArgumentError::new("gate_up, down", expected, "others"));
         }
-        let tokens_by_expert = TokensByExpert::new(route(logits, router)?, num_experts);
-        let (num_rows, wide) = (
-            tokens_by_expert.tokens.len(),
-            self.activation.parts() * inner,
-        );
-        let len = num_rows * (wide + inner + hidden);
-        let mut numbers = NUMBERS.replace(Aligned::zeroed(0));
-        if numbers.len() < len {
-            numbers = Aligned::zeroed(len);
-        }
-        let (wides, rest) = numbers.split_at_mut(num_rows * wide);
-        let (narrows, rest) = rest.split_at_mut(num_rows * inner);
-        // The inputs, and then the outputs.
-        let ends = &mut rest[..num_rows * hidden];
-        gather(
-            x,
-            &tokens_by_expert.tokens,
-            RowsMut::contiguous(ends, hidden),
-        );
-        forward_each(
-            &tokens_by_expert.layers(&self.gate_up),
-            Rows::contiguous(ends, hidden),
-            RowsMut::contiguous(wides, wide),
-        );
-        self.activation.run(
-            Rows::contiguous(wides, wide),
-            RowsMut::contiguous(narrows, inner),
+        check("x", (x.len(), x.width()), (out.len(), hidden))?;
+        let by_expert = self.by_expert(x.len(), logits, router)?;
+        with_numbers(by_expert.tokens.len() * inner, |narrows| {
+            self.first(x, &by_expert, RowsMut::contiguous(narrows, inner))?;
+            self.second(Rows::contiguous(narrows, inner), &by_expert, out)
+        })
+    }
+
+    /// Computes the numbers `out` `[T top_k, part of I]` inside of experts, in an order that depends on `logits` alone.
+    ///
+    /// # Errors
+    /// As of [`Self::forward`].
+    pub fn inside<T: Element>(
+        &self,
+        x: Rows<'_, T>,
+        logits: Rows<'_, f32>,
+        router: &Router<'_>,
+        out: RowsMut<'_, f32>,
+    ) -> Result<(), ArgumentError> {
+        check("x", (x.len(), x.width()), (logits.len(), self.hidden()))?;
+        self.first(x, &self.by_expert(x.len(), logits, router)?, out)
+    }
+
+    /// Computes `out` `[T, part of H]` from the numbers `x` `[T top_k, I]` that [`Self::inside`] writes for all columns.
+    ///
+    /// # Errors
+    /// As of [`Self::forward`].
+    pub fn outside<O: Element>(
+        &self,
+        x: Rows<'_, f32>,
+        logits: Rows<'_, f32>,
+        router: &Router<'_>,
+        out: RowsMut<'_, O>,
+    ) -> Result<(), ArgumentError> {
+        self.second(x, &self.by_expert(out.len(), logits, router)?, out)
+    }
+
+    fn by_expert(
+        &self,
+        num_tokens: usize,
+        logits: Rows<'_, f32>,
+        router: &Router<'_>,
+    ) -> Result<TokensByExpert, ArgumentError> {
+        let num_experts = self.down.len();
+        let got = (logits.len(), logits.width());
+        check("logits", got, (num_tokens, num_experts))?;
+        Ok(TokensByExpert::new(route(logits, router)?, num_experts))
+    }
+
+    fn first<T: Element>(
+        &self,
+        x: Rows<'_, T>,
+        by_expert: &TokensByExpert,
+        out: RowsMut<'_, f32>,
+    ) -> Result<(), ArgumentError> {
+        let (num_rows, hidden) = (by_expert.tokens.len(), self.hidden());
+        let wide = self.gate_up[0].out_features();
+        check(
+            "out",
+            (out.len(), out.width()),
+            (num_rows, self.inner_part()),
         )?;
-        forward_each(
-            &tokens_by_expert.layers(&self.down),
-            Rows::contiguous(narrows, inner),
-            RowsMut::contiguous(ends, hidden),
-        );
-        tokens_by_expert.add(Rows::contiguous(ends, hidden), out);
-        NUMBERS.set(numbers);
-        Ok(())
+        with_numbers(num_rows * (wide + hidden), |numbers| {
+            let (wides, inputs) = numbers.split_at_mut(num_rows * wide);
+            gather(x, &by_expert.tokens, RowsMut::contiguous(inputs, hidden));
+            forward_each(
+                &by_expert.layers(&self.gate_up),
+                Rows::contiguous(inputs, hidden),
+                RowsMut::contiguous(wides, wide),
+            );
+            self.activation.run(Rows::contiguous(wides, wide), out)
+        })
+    }
+
+    fn second<O: Element>(
+        &self,
+        x: Rows<'_, f32>,
+        by_expert: &TokensByExpert,
+        out: RowsMut<'_, O>,
+    ) -> Result<(), ArgumentError> {
+        let (num_rows, outputs) = (by_expert.tokens.len(), self.down[0].out_features());
+        check("x", (x.len(), x.width()), (num_rows, self.inner()))?;
+        let shape = (by_expert.of_token.len(), outputs);
+        check("out", (out.len(), out.width()), shape)?;
+        with_numbers(num_rows * outputs, |ends| {
+            forward_each(
+                &by_expert.layers(&self.down),
+                x,
+                RowsMut::contiguous(ends, outputs),
+            );
+            by_expert.add(Rows::contiguous(ends, outputs), out);
+            Ok(())
+        })
     }
 }
 
+fn check(
+    name: &'static str,
+    got: (usize, usize),
+    expected: (usize, usize),
+) -> Result<(), ArgumentError> {
+    if got == expected {
+        return Ok(());
+    }
+    let expected = format_args!("[{}, {}]", expected.0, expected.1);
+    Err(ArgumentError::new(
+        name,
+        expected,
+        format_args!("[{}, {}]", got.0, got.1),
+    ))
+}
+
 thread_local! {
-    /// The numbers between the layers, kept from call to call: fresh memory would have to be mapped page by page. The
-    /// layers have the thread's scratch meanwhile.
-    static NUMBERS: Cell<Aligned<f32>> = Cell::new(Aligned::zeroed(0));
+    /// Memory of the numbers between the layers, kept from call to call: fresh memory would have to be mapped page by
+    /// page. The layers have the thread's scratch meanwhile.
+    static NUMBERS: RefCell<Vec<Aligned<f32>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `work` with so many numbers of the thread's memory; calls may be nested.
+fn with_numbers<R>(len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
+    let mut numbers = NUMBERS
+        .with_borrow_mut(Vec::pop)
+        .unwrap_or_else(|| Aligned::zeroed(0));
+    if numbers.len() < len {
+        numbers = Aligned::zeroed(len);
+    }
+    let result = work(&mut numbers[..len]);
+    NUMBERS.with_borrow_mut(|kept| kept.push(numbers));
+    result
 }
 
 /// The rows that experts compute: those of the first expert that has some, in the order of their tokens, then those
