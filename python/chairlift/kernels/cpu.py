@@ -140,11 +140,11 @@ class Experts:
         self._packed.forward(x, logits, out)
 
     def inside(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
-        """Write the numbers between both layers; see `_core.Experts.inside`."""
+        """Write the numbers between both layers, `[T * top_k, part of I]`; see `_core.Experts`."""
         self._packed.inside(x, logits, out)
 
     def outside(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
-        """Write the weighed sums of the second layers; see `_core.Experts.outside`."""
+        """Write the weighed sums of the second layers, `[T, part of H]`; see `_core.Experts`."""
         self._packed.outside(x, logits, out)
 
 
