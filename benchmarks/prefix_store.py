@@ -161,13 +161,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where files are written; default: temporary")
     parser.add_argument("--prompt", type=int, default=4000, help="tokens of the first turn")
     parser.add_argument("--rounds", type=int, default=3)
+    cases = {"second-turn": second_turn, "storing": storing}
+    parser.add_argument("--only", choices=cases, help="measure one of them")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         model = args.model or Path(folder) / "model"
         if args.model is None:
             make_model(model)
-        second_turn(model, Path(folder), args.prompt, args.rounds)
-        storing(model, Path(folder), args.prompt, args.rounds)
+        for name, measure in cases.items():
+            if args.only in (None, name):
+                measure(model, Path(folder), args.prompt, args.rounds)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import pytest
 import uvicorn
 from chairlift.ray.forward.replicas import ReplicaInfo
 from starlette.requests import Request
+from transformers import AutoModelForCausalLM
 
+from tests.engine import adapters
 from tests.server.openai.raw_http import Raw
 
 http = pytest.importorskip("chairlift.ray.forward.http", reason="aiohttp is not installed")
@@ -29,8 +31,8 @@ class Http:
     port: int
 
     def complete(self, prompt, **fields):
-        fields = {**LONG, **fields}
-        return self.client.completions.create(model="tiny", prompt=prompt, **fields)
+        fields = {"model": "tiny", **LONG, **fields}
+        return self.client.completions.create(prompt=prompt, **fields)
 
     async def until_running(self, num):
         """Wait until so many requests run on the engines."""
@@ -195,3 +197,24 @@ async def test_tokens_are_checked_and_go_on_to_the_replica(forward_http, tmp_pat
         stranger = api.client.with_options(api_key="secret-of-nothing-0123456789")
         with pytest.raises(openai.AuthenticationError):
             await stranger.completions.create(model="tiny", prompt=[3, 5])
+
+
+async def test_a_model_that_is_an_adapter_is_loaded_by_one_replica(
+    forward_http, tiny_folder, tmp_path
+):
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    adapters.write(tmp_path / "adapters" / "up", model)
+    settings = {"adapter_folder": str(tmp_path / "adapters")}
+    on_demand = {"adapters_on_demand": True}
+    async with forward_http(engine_server=on_demand, **settings) as api:
+        for _ in range(4):
+            completion = await api.complete("one two", model="up")
+            assert completion.model == "up"
+        engines = api.ingress.engines.values()
+        loaded = [[a.name for a in e.gate.engine().engine.adapters.list()] for e in engines]
+        assert sorted(loaded) == [[], ["up"]]
+        # The name of the model is no adapter's: its requests are spread as before.
+        await asyncio.gather(*(api.complete([n, 5]) for n in range(12)))
+        assert not any("tiny" in replica.adapters for replica in api.ingress.replicas.up)
+        with pytest.raises(openai.NotFoundError):
+            await api.complete("one two", model="neither")

@@ -374,7 +374,32 @@ async def test_requests_that_wait_for_an_adapter_end_when_the_server_drains(on_d
         assert (await ends).rejected.error.reason == "DRAINING"
 
 
-async def test_adapters_on_demand_need_their_folder(serve):
-    with pytest.raises(ConfigError, match="adapters_on_demand: expected adapter_folder"):
-        async with serve(server={"adapters_on_demand": True}):
+async def test_a_load_whose_room_another_one_took_waits_for_more(on_demand):
+    async with on_demand(max_adapters=1) as server:
+        changes = server.server.gate.engine().adapters
+        make_room, both, first_two = changes.make_room, asyncio.Barrier(2), iter(range(2))
+
+        async def together():
+            found = await make_room()
+            if next(first_two, None) is not None:
+                await both.wait()
+            return found
+
+        changes.make_room = together
+        up, down = await asyncio.gather(answer(server, ANN, "up"), answer(server, BOB, "down"))
+        assert next(first_two, None) is None
+        assert up != down
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "expected adapter_folder beside it, got none"),
+        ({"adapter_folder": ".", "max_adapters": 0}, "expected max_adapters of at least 1"),
+    ],
+    ids=["folder", "room"],
+)
+async def test_adapters_on_demand_need_a_folder_and_room(serve, settings, problem):
+    with pytest.raises(ConfigError, match=f"adapters_on_demand: {problem}"):
+        async with serve(server={"adapters_on_demand": True}, **settings):
             pass

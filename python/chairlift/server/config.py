@@ -173,8 +173,13 @@ class ServerConfig(BaseModel):
         Raises:
             ConfigError: One needs a setting of the engine.
         """
-        if self.adapters_on_demand and engine.adapter_folder is None:
+        if not self.adapters_on_demand:
+            return
+        if engine.adapter_folder is None:
             message = "adapters_on_demand: expected adapter_folder beside it, got none"
+            raise ConfigError(message)
+        if engine.num_adapter_slots == 0:
+            message = "adapters_on_demand: expected max_adapters of at least 1 beside it, got 0"
             raise ConfigError(message)
 
     @property

@@ -125,10 +125,14 @@ class Adapters:
         pairs = _pairs(self._config.adapter_tenants)
         return [tenant for adapter, tenant in pairs if adapter == name]
 
+    def allows(self, name: str, tenant: str) -> bool:
+        """Return whether a tenant may use an adapter of such a name, if there is one."""
+        tenants = self.tenants_of(name)
+        return ADAPTER_NAME.fullmatch(name) is not None and (not tenants or tenant in tenants)
+
     def can_load(self, name: str, tenant: str) -> bool:
         """Return whether `adapter_folder` has an adapter for a tenant; this reads the disk."""
-        tenants = self.tenants_of(name)
-        if not ADAPTER_NAME.fullmatch(name) or (tenants and tenant not in tenants):
+        if not self.allows(name, tenant):
             return False
         try:
             folder = self.in_folder(name)

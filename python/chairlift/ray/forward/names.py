@@ -5,6 +5,7 @@ name of a piece is a keyed hash of it and of all pieces before it, so that equal
 beginnings. Tenants, adapters and salts share no name, as they share no block of a prefix cache.
 """
 
+import re
 import secrets
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -24,6 +25,8 @@ _BYTES_PER_TOKEN: Final = 4
 _NAME_BYTES: Final = 8
 _FIELDS: Final = (b'"messages"', b'"prompt"', b'"input"')
 """Fields of bodies of the OpenAI API that hold the prompt."""
+_MODEL: Final = re.compile(rb'"model"\s*:\s*"([A-Za-z0-9][A-Za-z0-9._-]{0,63})"')
+"""The field that names the model or an adapter. Such words in a text mislead a choice at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class PromptNames:
     num_tokens: int
     """Tokens of the whole prompt, estimated for a text."""
     adapter: str = ""
-    """The adapter that the request names."""
+    """The adapter that the request names; over HTTP it may be the name of the model."""
 
 
 NO_PROMPT: Final = PromptNames(np.zeros(0, np.int64), 1)
@@ -79,7 +82,10 @@ class Naming:
         """
         starts = [start for start in map(body.find, _FIELDS) if start >= 0]
         content = body[min(starts, default=0) :][:_MAX_BYTES]
-        return self._names((tenant,), content, len(body) // _BYTES_PER_TOKEN)
+        found = _MODEL.search(body)
+        model = "" if found is None else found[1].decode()
+        names = self._names((tenant, model), content, len(body) // _BYTES_PER_TOKEN)
+        return replace(names, adapter=model)
 
     def _names(
         self, root: tuple[str, ...], content: bytes, num_tokens: int, head: bytes = b""

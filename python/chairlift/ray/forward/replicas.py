@@ -67,6 +67,8 @@ class Replica:
     is_up: bool = False
     is_draining: bool = False
     is_removed: bool = False
+    models: frozenset[str] = frozenset()
+    """The names of its model."""
     adapters: frozenset[str] = frozenset()
     """The adapters that it has, as far as the token of the ingress may see them."""
     num_tickets: int = 0
@@ -202,7 +204,9 @@ class Replicas:
         # A replica without an answer in time reports its load all the same.
         with suppress(ChairliftError, TimeoutError):
             async with asyncio.timeout(_ADAPTERS_TIMEOUT_S):
-                replica.adapters = frozenset((await replica.client.model_info()).adapters)
+                info = await replica.client.model_info()
+                replica.models = frozenset((info.name, *info.aliases))
+                replica.adapters = frozenset(info.adapters)
 
     def _report(self, replica: Replica, num_requests: int) -> None:
         assert self._router is not None, replica
@@ -224,18 +228,20 @@ class Replicas:
         Raises:
             RequestError: `STARTING`: no replica is up, or none of those with the adapter.
         """
-        routed = None
+        routed, adapter = None, prompt.adapter
+        if any(adapter in replica.models for replica in self._replicas.values()):
+            adapter = ""
         if self._router is not None:
-            among = self._with_adapter(prompt.adapter) if prompt.adapter else None
+            among = self._with_adapter(adapter) if adapter else None
             routed = self._router.route(prompt.names, TOKENS_PER_NAME, prompt.num_tokens, among)
         if routed is None:
             raise RequestError(Reason.STARTING, "no replica is up", retry_after_s=1.0)
         number, slot = routed
         replica = next(r for r in self._replicas.values() if r.slot == slot)
         replica.num_tickets += 1
-        if prompt.adapter and self._load_adapters and len(replica.adapters) < _MAX_ADAPTERS:
+        if adapter and self._load_adapters and len(replica.adapters) < _MAX_ADAPTERS:
             # It will have it: requests that come meanwhile make no other replica load it.
-            replica.adapters |= {prompt.adapter}
+            replica.adapters |= {adapter}
         return Ticket(self, replica, number)
 
     def _with_adapter(self, adapter: str) -> list[int] | None:

@@ -117,6 +117,11 @@ class AdapterLoads:
         finally:
             load.num_waiting -= 1
 
+    def may_name(self, name: str, tenant: str) -> bool:
+        """Return whether an adapter may have a name: it is loaded for the tenant, or may be."""
+        adapters = self._gate.engine().engine.adapters
+        return name in adapters.names(tenant) or (self._is_on and adapters.allows(name, tenant))
+
     def _begin(self, engine: "AsyncEngine", name: str, tenant: str, by: Hashable) -> _Load:
         turns = self._turns.get(by) or _Turns()
         if len(self._loads) >= _MAX_WAITING:
@@ -142,7 +147,9 @@ class AdapterLoads:
                 while self._loads[name].num_waiting:
                     self._gate.admit()
                     if await engine.adapters.make_room():
-                        return await self._load(engine, name, tenant)
+                        use = await self._load(engine, name, tenant)
+                        if use is not None:
+                            return use
                     await asyncio.sleep(_POLL_S)
             raise refusal(Reason.QUEUE_TIMEOUT)
         finally:
@@ -152,7 +159,8 @@ class AdapterLoads:
             if not turns.num_loads:
                 del self._turns[by]
 
-    async def _load(self, engine: "AsyncEngine", name: str, tenant: str) -> AdapterUse:
+    async def _load(self, engine: "AsyncEngine", name: str, tenant: str) -> AdapterUse | None:
+        """Load an adapter; None where another load has taken the room meanwhile."""
         adapters = engine.engine.adapters
         try:
             folder = await asyncio.to_thread(adapters.in_folder, name)
@@ -164,6 +172,8 @@ class AdapterLoads:
             self._bad.append((name, time.monotonic() + _BAD_S))
             raise _cannot_be_loaded() from None
         except RequestError as error:
+            if error.reason is Reason.QUOTA_EXCEEDED:
+                return None
             if error.reason is not Reason.BAD_PARAMETER:
                 raise
             # An administrator took the name meanwhile, or a link leads out of the folder by now.

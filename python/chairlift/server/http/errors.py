@@ -17,6 +17,7 @@ _CODES: Final = {
     # The codes by which clients of the OpenAI API know these errors.
     Reason.PROMPT_TOO_LONG: "context_length_exceeded",
     Reason.KV_CAPACITY: "context_length_exceeded",
+    Reason.UNKNOWN_ADAPTER: "model_not_found",
     Reason.UNKNOWN_MODEL: "model_not_found",
     Reason.UNAUTHENTICATED: "invalid_api_key",
     Reason.QUOTA_EXCEEDED: "rate_limit_exceeded",

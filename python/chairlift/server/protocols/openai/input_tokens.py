@@ -12,6 +12,7 @@ from chairlift.server.http.http_call import deadline_of
 from chairlift.server.http.json_pieces import to_json
 from chairlift.server.protocols.openai.logprobs import TokenTexts
 from chairlift.server.protocols.openai.responses import responses_job
+from chairlift.server.protocols.openai.served import served_names
 
 
 async def input_tokens(server: ServerContext, exchange: Exchange, texts: TokenTexts) -> None:
@@ -23,8 +24,10 @@ async def input_tokens(server: ServerContext, exchange: Exchange, texts: TokenTe
         Disconnected: The client is gone.
     """
     server.gate.admit()
-    served, tenant = server.model_names, exchange.tenant
-    job = await exchange.json(lambda value: responses_job(value, served, texts, tenant))
+    tenant = exchange.tenant
+    job = await exchange.json(
+        lambda value: responses_job(value, served_names(server, tenant, value), texts, tenant)
+    )
     chat = job.requests[0].prompt
     assert isinstance(chat, Chat), "invariant: the prompt of a response is a conversation"
     engine = server.gate.engine()

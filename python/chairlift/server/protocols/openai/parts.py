@@ -11,6 +11,7 @@ from chairlift.server.convert.messages import LOGPROBS_INTERVAL, DeliveryOptions
 from chairlift.server.protocols.openai.fields import Fields, unsupported
 
 NAMES: Final = {
+    "adapter": "model",
     "sampling.": "",
     "stopping.include_stop": "include_stop_str_in_output",
     "stopping.": "",

@@ -27,6 +27,7 @@ from chairlift.server.protocols.openai.input_tokens import input_tokens
 from chairlift.server.protocols.openai.job import Job
 from chairlift.server.protocols.openai.logprobs import TokenTexts
 from chairlift.server.protocols.openai.responses import responses_job
+from chairlift.server.protocols.openai.served import served_names, with_adapter
 
 ToJob = Callable[[Any, Sequence[str], TokenTexts, str], Job]
 
@@ -73,9 +74,11 @@ class _Api:
         """Answer a request for text."""
         # Before the body: a server that takes no request reads none.
         self._server.gate.admit()
-        served, texts, tenant = self._server.model_names, self._texts, exchange.tenant
-        job = await exchange.json(lambda value: to_job(value, served, texts, tenant))
-        await serve(self._server, exchange, job)
+        server, texts, tenant = self._server, self._texts, exchange.tenant
+        job = await exchange.json(
+            lambda value: to_job(value, served_names(server, tenant, value), texts, tenant)
+        )
+        await serve(server, exchange, with_adapter(server, job))
 
     async def input_tokens(self, exchange: Exchange) -> None:
         """Count the tokens of the input of a response."""
@@ -95,23 +98,27 @@ class _Api:
         await rerank(self._server, exchange)
 
     async def models(self, exchange: Exchange) -> None:
-        """List the names of the served model."""
-        data = [self._model(name) for name in self._server.model_names]
+        """List the names of the served model, and the adapters that the caller may name."""
+        adapters = self._server.gate.engine().engine.adapters.names(exchange.tenant)
+        names = dict.fromkeys((*self._server.model_names, *adapters))
+        data = [self._model(name) for name in names]
         await exchange.respond(to_json({"object": "list", "data": data}))
 
     async def model(self, exchange: Exchange) -> None:
         """Return one of them."""
         name = exchange.scope["path_params"]["model"]
-        check_model(name, self._server.model_names)
+        check_model(name, served_names(self._server, exchange.tenant, {"model": name}))
         await exchange.respond(to_json(self._model(name)))
 
     def _model(self, name: str) -> dict[str, Any]:
-        engine = self._server.gate.engine().engine
+        engine, names = self._server.gate.engine().engine, self._server.model_names
         return {
             "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "chairlift",
+            # Of an adapter.
+            **({} if name in names else {"parent": names[0]}),
             "max_model_len": engine.max_context_len - engine.num_unseen_tokens,
         }
 
