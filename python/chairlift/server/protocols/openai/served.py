@@ -17,10 +17,11 @@ def served_names(server: ServerContext, tenant: str, value: object) -> tuple[str
         tenant: The caller.
         value: The body, which is not checked yet.
     """
+    names = server.model_names
     model = value.get("model") if isinstance(value, dict) else None
-    if isinstance(model, str) and server.adapter_loads.may_name(model, tenant):
-        return (*server.model_names, model)
-    return server.model_names
+    if not isinstance(model, str) or model in names:
+        return names
+    return (*names, model) if server.adapter_loads.may_name(model, tenant) else names
 
 
 def with_adapter(server: ServerContext, job: Job) -> Job:
