@@ -90,6 +90,8 @@ async def test_a_model_is_loaded_on_demand(api, folder):
         up, down = [await complete(served.client, name) for name in ("up", "down")]
         assert up.choices[0].text != down.choices[0].text
         assert [model.id async for model in served.client.models.list()] == ["tiny", "down"]
+        unknown = served.client.models.retrieve("missing")
+        assert await refusal(unknown) == ("model_not_found", "model")
         for name in ("missing", "../up", "x" * 65):
             assert await refusal(complete(served.client, name)) == ("model_not_found", "model")
         vectors = served.client.embeddings.create(model="up", input="one")

@@ -23,6 +23,12 @@ class Gather(Protocol):
         """Return memory `[num_numbers]`, which the next layer writes over."""
 
 
+def _scratch(
+    gather: Gather, rows: int, width: int, dtype: torch.dtype, *, is_input: bool
+) -> Tensor:
+    return gather.scratch(rows * width, dtype, is_input=is_input).view(rows, width)
+
+
 class GatheredLinear:
     """Some output columns of a layer; a call returns those of all ranks."""
 
@@ -64,16 +70,15 @@ class GatheredLinear:
         if out is None:
             out = torch.empty(num_tokens, self.out_features, dtype=out_dtype or x.dtype)
         if self._input_widths is not None:
-            whole = self._scratch(num_tokens, self.in_features, x.dtype, is_input=True)
+            whole = _scratch(self._gather, num_tokens, self.in_features, x.dtype, is_input=True)
             self._gather.gather(x, whole, self._input_widths)
             x = whole
-        part = self._scratch(num_tokens, self._layer.out_features, out.dtype, is_input=False)
+        part = _scratch(
+            self._gather, num_tokens, self._layer.out_features, out.dtype, is_input=False
+        )
         self._layer(x, out=part)
         self._gather.gather(part, out, self._output_widths)
         return out
-
-    def _scratch(self, rows: int, width: int, dtype: torch.dtype, *, is_input: bool) -> Tensor:
-        return self._gather.scratch(rows * width, dtype, is_input=is_input).view(rows, width)
 
 
 class GatheredExperts:
@@ -106,17 +111,16 @@ class GatheredExperts:
         # Each rank routes all tokens, so that the rows of all have the same order.
         num_rows, num_tokens = len(x) * self._top_k, len(x)
         inner = self._inner_widths[self._rank]
-        part = self._scratch(num_rows, inner, torch.float32, is_input=False)
+        part = _scratch(self._gather, num_rows, inner, torch.float32, is_input=False)
         self._experts.inside(x, logits, part)
-        whole = self._scratch(num_rows, sum(self._inner_widths), torch.float32, is_input=True)
+        whole = _scratch(
+            self._gather, num_rows, sum(self._inner_widths), torch.float32, is_input=True
+        )
         self._gather.gather(part, whole, self._inner_widths)
         outputs = self._output_widths[self._rank]
-        sums = self._scratch(num_tokens, outputs, out.dtype, is_input=False)
+        sums = _scratch(self._gather, num_tokens, outputs, out.dtype, is_input=False)
         self._experts.outside(whole, logits, sums)
         self._gather.gather(sums, out, self._output_widths)
-
-    def _scratch(self, rows: int, width: int, dtype: torch.dtype, *, is_input: bool) -> Tensor:
-        return self._gather.scratch(rows * width, dtype, is_input=is_input).view(rows, width)
 
 
 def with_gathers(weights: Weights, share: Share, gather: Gather, spec: ModelSpec) -> Weights:

@@ -99,16 +99,19 @@ class _Api:
 
     async def models(self, exchange: Exchange) -> None:
         """List the names of the served model, and the adapters that the caller may name."""
-        adapters = self._server.gate.engine().engine.adapters.names(exchange.tenant)
-        names = dict.fromkeys((*self._server.model_names, *adapters))
-        data = [self._model(name) for name in names]
+        data = [self._model(name) for name in self._names(exchange.tenant)]
         await exchange.respond(to_json({"object": "list", "data": data}))
 
     async def model(self, exchange: Exchange) -> None:
         """Return one of them."""
         name = exchange.scope["path_params"]["model"]
-        check_model(name, served_names(self._server, exchange.tenant, {"model": name}))
+        check_model(name, self._names(exchange.tenant))
         await exchange.respond(to_json(self._model(name)))
+
+    def _names(self, tenant: str) -> tuple[str, ...]:
+        """Return the names of the model, and of the adapters that are loaded for a tenant."""
+        adapters = self._server.gate.engine().engine.adapters.names(tenant)
+        return tuple(dict.fromkeys((*self._server.model_names, *adapters)))
 
     def _model(self, name: str) -> dict[str, Any]:
         engine, names = self._server.gate.engine().engine, self._server.model_names
