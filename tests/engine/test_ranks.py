@@ -80,7 +80,7 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-def supported(folder, num_ranks):
+def unsupported(folder, num_ranks):
     """Return why ranks do not compute a model; None if they do."""
     try:
         ModelConfig.load(folder, Dtype.AUTO).of_rank(0, num_ranks)
@@ -96,23 +96,23 @@ def supported(folder, num_ranks):
         for family in families.FAMILIES
     ],
 )
-def test_two_ranks_draw_from_the_bits_of_one_process(make_ranks, tmp_path, family):
+def test_two_and_four_ranks_draw_from_the_bits_of_one_process(make_ranks, tmp_path, family):
     families.save(families.build(family), tmp_path)
     vocab_size = families.SIZES["vocab_size"]
     tiny_model.write_tokenizer(tmp_path, vocab_size - 5)
-    if (reason := supported(tmp_path, 2)) is not None:
-        with pytest.raises(ConfigError) as refused:
-            make_ranks(tmp_path, tensor_parallel=2)
-        assert str(refused.value) == reason
-        assert "tensor_parallel" in reason
-        return
     prompts = tiny_model.prompts(num=4, vocab_size=vocab_size)
     settings = {"max_num_batched_tokens": 24, "kv_cache_memory": 10**6}
     expected, expected_logits = answers(make_ranks(tmp_path, **settings), prompts)
-    tokens, logits = answers(make_ranks(tmp_path, tensor_parallel=2, **settings), prompts)
-    assert tokens == expected
-    assert len(logits) == len(expected_logits)
-    assert all(map(torch.equal, logits, expected_logits))
+    for num_ranks in (2, 4):
+        if num_ranks == 4 and (reason := unsupported(tmp_path, num_ranks)) is not None:
+            # Some of these models have too few heads.
+            assert reason.startswith("tensor_parallel: expected")
+            continue
+        engine = make_ranks(tmp_path, tensor_parallel=num_ranks, **settings)
+        tokens, logits = answers(engine, prompts)
+        assert tokens == expected
+        assert len(logits) == len(expected_logits)
+        assert all(map(torch.equal, logits, expected_logits))
 
 
 @pytest.mark.parametrize(

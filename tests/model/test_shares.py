@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from chairlift.api.config import Dtype
 from chairlift.api.errors import ConfigError
 from chairlift.kernels import cpu
 from chairlift.model.config import ModelConfig
-from chairlift.model.specs.share import Share
+from chairlift.model.specs.share import Share, split_unsupported_reason
 
 ROOT = Path(__file__).parents[2]
 INPUTS, OUTPUTS = 96, 131
@@ -85,22 +86,51 @@ def test_columns_of_all_ranks_are_each_column_once():
         for num_ranks in range(1, 9):
             shares = [Share(rank, num_ranks) for rank in range(num_ranks)]
             columns = [n for share in shares for n in range(width)[share.columns(width)]]
-            assert columns == list(range(width))
+            if num_ranks <= width:
+                assert columns == list(range(width))
             assert shares[0].widths(width) == [share.width(width) for share in shares]
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "num_ranks", "held"),
+    [
+        (4, 2, [[0, 1], [2, 3]]),
+        (3, 2, [[0], [1, 2]]),
+        (2, 4, [[0], [0], [1], [1]]),
+        (1, 3, [[0], [0], [0]]),
+    ],
+)
+def test_a_rank_holds_whole_heads_that_others_may_hold_too(num_heads, num_ranks, held):
+    shares = [Share(rank, num_ranks) for rank in range(num_ranks)]
+    heads = [n for n in range(num_heads) for _ in range(5)]
+    expected = [[n for n in each for _ in range(5)] for each in held]
+    assert [heads[share.columns(5 * num_heads, 5)] for share in shares] == expected
 
 
 @pytest.mark.parametrize(
     ("family", "problem"),
     [
-        ("lfm2, tied", "model: recurrent states are not supported with tensor_parallel"),
-        ("olmo2", "model: norms of all heads are not supported with tensor_parallel"),
-        ("llama", "tensor_parallel: expected a divisor of the model's 2 KV heads, got 4"),
+        ("llama", "a divisor or a multiple of the model's 2 KV heads, got 3"),
+        ("llama", "a divisor of the model's 4 heads, got 8"),
+        ("olmo2", "a divisor of the model's 2 KV heads, got 4"),
+        ("falcon h1, multipliers, tied", "at most 3, got 4"),
     ],
 )
 def test_what_ranks_cannot_share_is_named(pretrained, family, problem):
     config = ModelConfig.load(pretrained(family)[1], Dtype.AUTO)
-    with pytest.raises(ConfigError, match=problem):
-        config.of_rank(0, 4)
+    with pytest.raises(ConfigError, match=f"tensor_parallel: expected {problem}"):
+        config.of_rank(0, int(problem.split()[-1]))
+
+
+def test_ranks_share_groups_of_heads_evenly(pretrained):
+    spec = ModelConfig.load(pretrained("bamba")[1], Dtype.AUTO).spec
+    heads = replace(spec.attentions[0], num_heads=3, num_kv_heads=3)
+    layers = [
+        layer if layer.recurrent else replace(layer, attention=heads) for layer in spec.layers
+    ]
+    reason = split_unsupported_reason(replace(spec, layers=tuple(layers)), 3)
+    expected = "a divisor or a multiple of the model's 2 groups of heads, got 3"
+    assert reason == f"tensor_parallel: expected {expected}"
 
 
 def test_a_rank_has_its_heads_and_its_part_of_the_feed_forward(pretrained):

@@ -2,8 +2,9 @@
 
 import math
 import mmap
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -86,6 +87,13 @@ class Projections(NamedTuple):
         return cls(qkv, gate, query, key, query_key, projected, value)
 
 
+class WholeRows(Protocol):
+    """Rows of which each rank has some columns."""
+
+    def change(self, part: Tensor, operation: Callable[[Tensor], None]) -> None:
+        """Change whole rows in place, and write the columns of this rank to `part` `[T, W]`."""
+
+
 class Rotation(NamedTuple):
     """The norm and rotation of queries and keys before attention."""
 
@@ -102,6 +110,9 @@ class Rotation(NamedTuple):
     """Added to the mean of the squares in those norms."""
     norm_offset: float
     """Added to their weights."""
+    whole_queries: WholeRows | None = None
+    """The queries of all ranks, where one norm is over all of them."""
+    whole_keys: WholeRows | None = None
 
 
 class Scoring(NamedTuple):
@@ -295,12 +306,31 @@ def _rotate(projections: Projections, rotation: Rotation, positions: Tensor) -> 
     """Norm and rotate queries and keys in place."""
     tables = rotation.query_cos_sin, rotation.cos_sin
     norms = rotation.query_norm, rotation.key_norm
-    eps, offset, is_interleaved = rotation.eps, rotation.norm_offset, rotation.is_interleaved
     if norms == (None, None) and tables[0] is tables[1]:
-        cpu.rope_(projections.query_key, positions, tables[1], is_interleaved=is_interleaved)
+        heads, is_interleaved = projections.query_key, rotation.is_interleaved
+        cpu.rope_(heads, positions, tables[1], is_interleaved=is_interleaved)
         return
-    parts = zip((projections.query, projections.key), tables, norms, strict=True)
-    for heads, table, norm in parts:
+    wholes = rotation.whole_queries, rotation.whole_keys
+    parts = zip((projections.query, projections.key), tables, norms, wholes, strict=True)
+    for heads, table, norm, whole in parts:
         if heads.shape[1] == 0:
             continue  # keys of another layer
-        cpu.rope_(heads, positions, table, norm, eps, offset, is_interleaved=is_interleaved)
+        rotate = partial(_rotate_heads, rotation, positions, table, norm, heads.shape[2])
+        if whole is None:
+            rotate(heads.flatten(1))
+        else:
+            whole.change(heads.flatten(1), rotate)
+
+
+def _rotate_heads(
+    rotation: Rotation,
+    positions: Tensor,
+    table: Tensor,
+    norm: Tensor | None,
+    head_dim: int,
+    rows: Tensor,
+) -> None:
+    """Norm and rotate the heads `[T, num_heads * head_dim]` of rows in place."""
+    heads = rows.view(len(rows), -1, head_dim)
+    eps, offset, is_interleaved = rotation.eps, rotation.norm_offset, rotation.is_interleaved
+    cpu.rope_(heads, positions, table, norm, eps, offset, is_interleaved=is_interleaved)

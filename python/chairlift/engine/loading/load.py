@@ -128,7 +128,7 @@ def load_model(
     draft = plan_draft(settings, config, plan.num_blocks)
     if draft is not None:
         check_tokenizers(folder, tokenizer, draft.folder)
-    transformer, ranks = _load_part(folder, config, resolved, plan.num_blocks, on_progress)
+    transformer, ranks = _load_part(folder, config, resolved, plan, on_progress)
     trim_heap()
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
     if resolved.accelerator is None:
@@ -179,13 +179,13 @@ def _load_part(
     folder: Path,
     config: ModelConfig,
     resolved: ResolvedDevice,
-    num_blocks: int,
+    plan: MemoryPlan,
     on_progress: OnProgress | None,
 ) -> tuple[Transformer | GenericTransformer, Ranks | None]:
     """Read the weights that this process computes with: all of them where there is one rank."""
     if config.share is None:
         return _load_layers(folder, config, resolved, on_progress), None
-    return load_lead(folder, config, resolved, num_blocks, on_progress)
+    return load_lead(folder, config, resolved, plan, on_progress)
 
 
 def _load_layers(

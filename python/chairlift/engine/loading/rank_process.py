@@ -22,6 +22,7 @@ from chairlift.engine.ranks.worker import RankWorker
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.model.forward.kv_cache import allocate_kv_cache
 from chairlift.model.forward.transformer import Transformer
+from chairlift.model.parts.recurrent import States
 from chairlift.model.weights.resident import trim_heap
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -41,13 +42,13 @@ def main(settings: dict[str, Any]) -> None:
     group = layout.open(descriptor, rank, settings["spin_s"], settings["timeout_s"])
     os.close(descriptor)
     try:
-        worker, transformer, kv_cache = _load(settings, group, shape)
+        worker, transformer, memory = _load(settings, group, shape)
     except (ChairliftError, MemoryError, OSError) as error:
         print(" ".join(str(error).split()) or type(error).__name__, flush=True)
         sys.exit(1)
     print(READY, flush=True)
     try:
-        worker.run(transformer, kv_cache)
+        worker.run(transformer, *memory)
     except _core.RankError as error:
         _log.warning("a rank ends with its group: %s", error, extra=fields(rank=rank))
     except BaseException:
@@ -58,7 +59,8 @@ def main(settings: dict[str, Any]) -> None:
 
 def _load(
     settings: dict[str, Any], group: _core.RankGroup, shape: RunnerShape
-) -> tuple[RankWorker, Transformer, Tensor]:
+) -> tuple[RankWorker, Transformer, tuple[Tensor, States | None]]:
+    """Return what computes, and its KV cache and states."""
     config = engine_config(**settings["config"])
     torch.set_num_threads(1)
     _core.set_num_threads(settings["num_threads"])
@@ -68,7 +70,7 @@ def _load(
     trim_heap()
     num_blocks = settings["num_blocks"]
     kv_cache = allocate_kv_cache(part.config, part.backend, num_blocks, config.block_size)
-    return worker, transformer, kv_cache
+    return worker, transformer, (kv_cache, part.states(settings["num_snapshots"]))
 
 
 def _end_with(parent: int) -> None:

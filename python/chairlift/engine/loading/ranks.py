@@ -18,7 +18,10 @@ from chairlift.engine.ranks.lead import LeadTransformer, Ranks, RankSettings
 from chairlift.engine.ranks.segment import Scratch
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.transformer import Transformer
-from chairlift.model.weights.gathered import Gather
+from chairlift.model.memory.plan import MemoryPlan
+from chairlift.model.parts.gather import Gather
+from chairlift.model.parts.recurrent import States, allocate_states, num_states
+from chairlift.model.weights.gathered import layer_gathers
 from chairlift.model.weights.layers import load_weights
 
 _WIDEST_NUMBER = 4
@@ -60,11 +63,15 @@ class Part:
     """The part of one rank, before its weights are read."""
 
     folder: Path
-    settings: EngineConfig
     config: ModelConfig
     """The part of the model that the rank computes."""
-    backend: AttentionBackend
+    resolved: ResolvedDevice
     scratch: Scratch
+
+    @property
+    def backend(self) -> AttentionBackend:
+        """What stores keys and values."""
+        return self.resolved.backend
 
     @classmethod
     def of(cls, folder: Path, config: ModelConfig, resolved: ResolvedDevice) -> "Part":
@@ -72,14 +79,24 @@ class Part:
         spec, settings = config.stored_spec, resolved.settings
         mlps = (mlp.intermediate_size for layer in spec.layers if (mlp := layer.dense) is not None)
         queries = (attention.query_size for attention in spec.attentions)
+        mixed = (
+            mixer.mixed_size for layer in spec.layers if (mixer := layer.recurrent) is not None
+        )
         rows = (
             experts.top_k * experts.intermediate_size
             for layer in spec.layers
             if (experts := layer.experts) is not None
         )
-        widest = max(spec.hidden_size, *mlps, *queries, *rows)
+        widest = max(spec.hidden_size, *mlps, *queries, *mixed, *rows)
         scratch = Scratch(settings.max_num_batched_tokens * widest * _WIDEST_NUMBER)
-        return cls(folder, settings, config, resolved.backend, scratch)
+        return cls(folder, config, resolved, scratch)
+
+    def states(self, num_snapshots: int) -> States | None:
+        """Allocate the states of a hybrid, and their snapshots; None for another model."""
+        spec, settings = self.config.spec, self.resolved.settings
+        if not spec.has_state:
+            return None
+        return allocate_states(spec, num_states(settings.max_num_seqs) + num_snapshots)
 
     def transformer(
         self,
@@ -96,18 +113,21 @@ class Part:
             self.folder,
             self.config,
             on_progress,
-            self.settings.quantize,
+            self.resolved.settings.quantize,
             kernels=self.backend.kernels,
             gather=gather,
         )
-        return kind(self.config, weights, self.backend)
+        share = self.config.share
+        assert share is not None, "of a rank"
+        gathers = layer_gathers(self.config.stored_spec, share, gather, self.backend.kernels)
+        return kind(self.config, weights, self.backend, gathers=gathers)
 
 
 def load_lead(
     folder: Path,
     config: ModelConfig,
     resolved: ResolvedDevice,
-    num_blocks: int,
+    plan: MemoryPlan,
     on_progress: OnProgress | None,
 ) -> tuple[LeadTransformer, Ranks]:
     """Read the weights of rank 0; the others start with a runner.
@@ -120,7 +140,8 @@ def load_lead(
         model=str(folder),
         config=settings.model_dump(mode="json", exclude_unset=True),
         max_model_len=config.max_model_len,
-        num_blocks=num_blocks,
+        num_blocks=plan.num_blocks,
+        num_snapshots=plan.num_state_snapshots,
         num_ranks=settings.tensor_parallel,
         num_threads=rank_threads(settings),
         timeout_s=lead.TIMEOUT_S,

@@ -14,6 +14,7 @@ from chairlift import _core
 from chairlift.api.machine import available_cores
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.engine.ranks.messages import (
+    Kind,
     copy_message,
     forward_message,
     logits_message,
@@ -41,6 +42,8 @@ class RankSettings:
     """The engine's settings."""
     max_model_len: int
     num_blocks: int
+    num_snapshots: int
+    """Snapshots of recurrent states."""
     num_ranks: int
     num_threads: int
     """Threads of each rank."""
@@ -164,10 +167,9 @@ class LeadTransformer(Transformer):
     ) -> Tensor:
         """See `Transformer.forward`."""
         assert adapters is None, "refused at load"
-        assert states is None, "refused at load"
         self.ranks.send(forward_message(input_ids, metadata, selected))
         with self.ranks.in_step():
-            self._hidden = super().forward(input_ids, metadata, kv_cache, selected)
+            self._hidden = super().forward(input_ids, metadata, kv_cache, selected, None, states)
         return self._hidden
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
@@ -179,9 +181,17 @@ class LeadTransformer(Transformer):
 
     def copy_blocks(self, kv_cache: Tensor, pairs: Tensor) -> None:
         """See `Transformer.copy_blocks`."""
-        self.ranks.send(copy_message(pairs))
+        self.ranks.send(copy_message(Kind.COPY_BLOCKS, pairs))
         with self.ranks.in_step():
             super().copy_blocks(kv_cache, pairs)
+
+    def copy_states(self, states: States, moves: Tensor) -> None:
+        """See `Transformer.copy_states`."""
+        if len(moves) == 0:
+            return
+        self.ranks.send(copy_message(Kind.COPY_STATES, moves))
+        with self.ranks.in_step():
+            super().copy_states(states, moves)
 
 
 def _end(group: _core.RankGroup, processes: RankProcesses) -> None:

@@ -22,6 +22,7 @@ class Kind(IntEnum):
     FORWARD = 0
     LOGITS = 1
     COPY_BLOCKS = 2
+    COPY_STATES = 3
 
 
 def max_numbers(shape: RunnerShape) -> int:
@@ -29,7 +30,7 @@ def max_numbers(shape: RunnerShape) -> int:
     tokens, rows = shape.max_num_batched_tokens, shape.max_num_seqs
     tables = shape.num_kv_groups * rows * shape.max_blocks_per_row
     # A token may be selected twice: to draw behind it, and for its score.
-    return _HEADER + tokens * (4 + shape.num_kv_groups) + 2 * rows + 1 + tables
+    return _HEADER + tokens * (4 + shape.num_kv_groups) + 3 * rows + 1 + tables
 
 
 def forward_message(
@@ -45,6 +46,7 @@ def forward_message(
         torch.tensor(sizes, dtype=torch.int32),
         input_ids,
         metadata.positions,
+        metadata.rows,
         metadata.query_start_loc,
         metadata.seq_lens,
         metadata.slot_mapping.flatten(),
@@ -60,9 +62,9 @@ def logits_message(first: int, count: int) -> Tensor:
     return torch.tensor([Kind.LOGITS, first, count], dtype=torch.int32)
 
 
-def copy_message(pairs: Tensor) -> Tensor:
-    """Return the message about blocks that are copied, int32 `[N, 2]`."""
-    return torch.cat([torch.tensor([Kind.COPY_BLOCKS], dtype=torch.int32), pairs.flatten()])
+def copy_message(kind: Kind, pairs: Tensor) -> Tensor:
+    """Return the message about blocks or states that are copied, int32 `[N, 2]`."""
+    return torch.cat([torch.tensor([kind], dtype=torch.int32), pairs.flatten()])
 
 
 class ForwardInputs(NamedTuple):
@@ -89,15 +91,17 @@ class Inbox:
         self._selected = _int32(2 * tokens)
         self._query_start_loc, self._seq_lens = _int32(rows + 1), _int32(rows)
         self._slot_mapping = _int32(groups, tokens)
-        self._block_tables = _int32(groups, rows, shape.max_blocks_per_row)
-        self._rows = torch.arange(rows, dtype=torch.int32)
+        # The probe has a row, too.
+        self._block_tables = _int32(groups, rows + 1, shape.max_blocks_per_row)
+        self._rows = _int32(rows)
 
     def read(self, length: int) -> ForwardInputs:
         """Copy the inputs of a forward pass out of the message, whose numbers are so many."""
         message = self.message[:length]
         _, tokens, rows, num_selected, groups, columns = message[:_HEADER].tolist()
         tables = groups * rows * columns
-        sizes = [tokens, tokens, rows + 1, rows, groups * tokens, tables, max(0, num_selected)]
+        sizes = [tokens, tokens, rows, rows + 1, rows, groups * tokens, tables]
+        sizes.append(max(0, num_selected))
         parts = torch.split(message[_HEADER:], sizes)
         metadata = AttentionMetadata(
             rows=self._rows[:rows],
@@ -111,12 +115,14 @@ class Inbox:
         )
         selected = None if num_selected < 0 else self._selected[:num_selected]
         into = (
-            *(self._input_ids[:tokens], metadata.positions, metadata.query_start_loc),
-            *(metadata.seq_lens, metadata.slot_mapping, self._block_tables[:, :rows, :columns]),
-            self._selected[: max(0, num_selected)],
+            *(self._input_ids[:tokens], metadata.positions, metadata.rows),
+            *(metadata.query_start_loc, metadata.seq_lens, metadata.slot_mapping),
         )
-        for place, part in zip(into, parts, strict=True):
+        *others, block_tables, selected_tokens = parts
+        for place, part in zip(into, others, strict=True):
             place.copy_(part.view(place.shape))
+        self._block_tables[:, metadata.rows, :columns] = block_tables.view(groups, rows, columns)
+        self._selected[: max(0, num_selected)] = selected_tokens
         return ForwardInputs(self._input_ids[:tokens], metadata, selected)
 
 

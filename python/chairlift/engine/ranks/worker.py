@@ -8,6 +8,7 @@ from chairlift.engine.ranks.messages import Inbox, Kind
 from chairlift.engine.ranks.segment import Scratch
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.model.forward.transformer import Transformer
+from chairlift.model.parts.recurrent import States
 
 
 class RankWorker:
@@ -30,12 +31,13 @@ class RankWorker:
         return self._scratch.take(num_numbers, dtype, is_input=is_input)
 
     @torch.inference_mode()
-    def run(self, transformer: Transformer, kv_cache: Tensor) -> None:
+    def run(self, transformer: Transformer, kv_cache: Tensor, states: States | None) -> None:
         """Compute what the messages of rank 0 ask for, until the group is closed.
 
         Args:
             transformer: The part of this rank.
             kv_cache: Its blocks; see `allocate_kv_cache`.
+            states: The recurrent states of its heads, of a hybrid.
 
         Raises:
             RankError: The group has ended otherwise.
@@ -46,9 +48,16 @@ class RankWorker:
             kind = Kind(int(inbox.message[0]))
             if kind is Kind.FORWARD:
                 ids, metadata, selected = inbox.read(length)
-                self._hidden = transformer.forward(ids, metadata, kv_cache, selected)
-            elif kind is Kind.LOGITS:
+                batch = ids, metadata, kv_cache, selected, None, states
+                self._hidden = transformer.forward(*batch)
+                continue
+            if kind is Kind.LOGITS:
                 first, count = inbox.message[1:length].tolist()
                 transformer.logits(self._hidden[first : first + count])
+                continue
+            pairs = inbox.message[1:length].view(-1, 2)
+            if kind is Kind.COPY_BLOCKS:
+                transformer.copy_blocks(kv_cache, pairs)
             else:
-                transformer.copy_blocks(kv_cache, inbox.message[1:length].view(-1, 2))
+                assert states is not None, "of a hybrid"
+                transformer.copy_states(states, pairs)

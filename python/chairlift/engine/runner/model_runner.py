@@ -24,7 +24,7 @@ from chairlift.engine.runner.step_inputs import (
 )
 from chairlift.model.forward.transformer import Transformer
 from chairlift.model.generic.transformer import GenericTransformer
-from chairlift.model.parts.recurrent import States, copy_states, num_states
+from chairlift.model.parts.recurrent import States, num_states
 
 SCORED_ROWS = 64
 """Rows of logits of a prompt that exist at a time."""
@@ -288,7 +288,8 @@ class ModelRunner:
     def _copy_states(self, moves: Tensor) -> None:
         """Copy recurrent states; int32 `[., 2]`: targets and sources."""
         assert self._states is not None, "of a hybrid"
-        copy_states(self._states, moves)
+        assert isinstance(self.model, Transformer), "others have no states"
+        self.model.copy_states(self._states, moves)
 
     def _swap(self, host_pool: Tensor, inputs: StepInputs) -> None:
         """Swap blocks out, then in: a block may be swapped in where one was swapped out."""

@@ -9,6 +9,7 @@ from chairlift.attention.backend import AttentionBackend, Rotation, Scoring
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.model.lora.tables import LayerAdapters
 from chairlift.model.parts.buffers import Buffers, HeadBuffers
+from chairlift.model.parts.gather import LayerGathers
 from chairlift.model.parts.norms import Norm
 from chairlift.model.parts.recurrent import LayerStates, RecurrentMixer
 from chairlift.model.parts.weights import ExpertNormWeights, ExpertWeights, LayerWeights
@@ -44,8 +45,20 @@ class DecoderLayer:
         backend: AttentionBackend,
         tables: RopeTables,
         group: int | None,
+        gathers: LayerGathers | None = None,
     ) -> None:
-        """Build layer `number` of a model, whose position embeddings are in `tables`."""
+        """Build layer `number` of a model.
+
+        Args:
+            model: The model, or the part of a rank.
+            number: Which layer it is.
+            weights: Those of the layer.
+            backend: Stores keys and values.
+            tables: Has the position embeddings.
+            group: KV group of the layer; None without keys and values.
+            gathers: What the layer needs of all ranks; None where there is one.
+        """
+        gathers = gathers or LayerGathers()
         self.spec = spec = model.layers[number]
         self.weights = weights
         self.backend = backend
@@ -54,14 +67,16 @@ class DecoderLayer:
         self.heads: int | None = None
         """Which of the model's heads the layer projects; None without attention."""
         if (attention := spec.attention) is not None:
-            self.rotation = _rotation(attention, weights, tables)
+            self.rotation = _rotation(attention, weights, tables, gathers)
             self.scoring = Scoring(
                 attention.scale, attention.window, attention.soft_cap, weights.sinks
             )
             self.heads = model.heads.index(attention.heads)
         self.recurrent: RecurrentMixer | None = None
         if spec.recurrent is not None and weights.recurrent is not None:
-            self.recurrent = RecurrentMixer(spec.recurrent, weights.recurrent, backend.kernels)
+            self.recurrent = RecurrentMixer(
+                spec.recurrent, weights.recurrent, backend.kernels, gathers.mixed
+            )
         self.inputs = model.layer_inputs
         self._number = number
         self._scalar = 1.0 if weights.scalar is None else float(weights.scalar)
@@ -284,7 +299,9 @@ class DecoderLayer:
         return self.adapters
 
 
-def _rotation(attention: Attention, weights: LayerWeights, tables: RopeTables) -> Rotation | None:
+def _rotation(
+    attention: Attention, weights: LayerWeights, tables: RopeTables, gathers: LayerGathers
+) -> Rotation | None:
     rope, norm = attention.rope, attention.qk_norm
     if rope is None and norm is None:
         return None
@@ -300,4 +317,6 @@ def _rotation(attention: Attention, weights: LayerWeights, tables: RopeTables) -
         key_norm=weights.key_norm,
         eps=1e-6 if norm is None else norm.eps,
         norm_offset=float(norm is not None and norm.plus_one),
+        whole_queries=gathers.queries,
+        whole_keys=gathers.keys,
     )

@@ -7,6 +7,8 @@ alone, so that its logits have the same bits whatever else is in the batch.
 Source of the method: Llama (Touvron et al., 2023).
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,8 @@ from chairlift.model.forward.decoder_layer import AdaptedRows, DecoderLayer
 from chairlift.model.forward.kv_cache import LayerViews
 from chairlift.model.lora.tables import AdapterTables
 from chairlift.model.parts.buffers import Buffers
-from chairlift.model.parts.recurrent import States
+from chairlift.model.parts.gather import LayerGathers
+from chairlift.model.parts.recurrent import States, copy_states
 from chairlift.model.parts.weights import Weights
 from chairlift.model.specs.model_spec import RopeTable
 from chairlift.model.specs.rope import cos_sin_table
@@ -39,7 +42,17 @@ class Transformer:
         weights: Weights,
         backend: AttentionBackend,
         adapters: AdapterTables | None = None,
+        gathers: Sequence[LayerGathers] | None = None,
     ) -> None:
+        """Build the pass.
+
+        Args:
+            config: The model, or the part of a rank.
+            weights: Its weights.
+            backend: Stores keys and values.
+            adapters: Updates of its layers; None without adapters.
+            gathers: What each layer needs of all ranks; None where there is one.
+        """
         self.config = config
         self.adapters = adapters
         self.weights = weights
@@ -61,10 +74,11 @@ class Transformer:
         self._input_multiplier = 1.0
         if spec.layer_inputs is not None:
             self._input_multiplier = _rounded(spec.layer_inputs.multiplier, dtype)
+        none = [LayerGathers()] * spec.num_layers
         self.layers = [
-            DecoderLayer(spec, number, layer_weights, backend, tables, group)
-            for number, (layer_weights, group) in enumerate(
-                zip(weights.layers, spec.layer_groups, strict=True)
+            DecoderLayer(spec, number, layer_weights, backend, tables, group, of_ranks)
+            for number, (layer_weights, group, of_ranks) in enumerate(
+                zip(weights.layers, spec.layer_groups, gathers or none, strict=True)
             )
         ]
         # The norm after each layer: before the first half of the next one, at last the final norm.
@@ -197,6 +211,10 @@ class Transformer:
     def copy_blocks(self, kv_cache: Tensor, pairs: Tensor) -> None:
         """Copy whole blocks within the pool; int32 `[N, 2]`: source and target."""
         self.backend.copy_blocks(kv_cache, kv_cache, pairs)
+
+    def copy_states(self, states: States, moves: Tensor) -> None:
+        """Copy recurrent states between rows; int32 `[N, 2]`: target and source."""
+        copy_states(states, moves)
 
     def _buffers(self, num_tokens: int) -> Buffers:
         if self._reserved is None:

@@ -19,6 +19,7 @@ from chairlift.attention.metadata import AttentionMetadata
 from chairlift.kernels import Kernels, cpu
 from chairlift.kernels.interface import DeltaRules, ScanRules
 from chairlift.model.parts.buffers import Buffers
+from chairlift.model.parts.gather import WholeRows
 from chairlift.model.parts.weights import RecurrentWeights
 from chairlift.model.specs.model_spec import ModelSpec
 from chairlift.model.specs.recurrence import GatedDelta, Mamba2, Recurrent, ShortConv
@@ -129,8 +130,23 @@ def _state_shapes(spec: ModelSpec) -> list[tuple[tuple[int, ...], ...]]:
 class RecurrentMixer:
     """What mixes tokens by a recurrent state."""
 
-    def __init__(self, spec: Recurrent, weights: RecurrentWeights, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        spec: Recurrent,
+        weights: RecurrentWeights,
+        kernels: Kernels,
+        whole: WholeRows | None = None,
+    ) -> None:
+        """Take the weights of a layer.
+
+        Args:
+            spec: The mixer.
+            weights: Its weights.
+            kernels: Those of the device.
+            whole: Rows of the results of all ranks, where these are normed together.
+        """
         self.spec = spec
+        self._whole = whole
         self._project = weights.projection
         self._weights = weights
         self._kernels = kernels
@@ -215,8 +231,12 @@ class RecurrentMixer:
         rules = ScanRules(weights.rate, weights.dt_bias, weights.skip)
         kernels, groups = self._kernels, spec.num_groups
         kernels.selective_scan(convolved, dt, rules, groups, states[1], batch, out)
-        group_size = spec.inner_size // groups
-        kernels.gated_rms_norm(out, gate, weights.state_norm, group_size, spec.norm_eps)
+        norm = weights.state_norm, spec.norm_size, spec.norm_eps
+        if self._whole is None:
+            kernels.gated_rms_norm(out, gate, *norm)
+            return
+        gates = self._whole.of(gate, is_input=False)
+        self._whole.change(out, lambda rows: kernels.gated_rms_norm(rows, gates, *norm))
 
     def _convolve(
         self,

@@ -115,11 +115,18 @@ class Mamba2:
     conv_bias: bool = True
     bias: bool = False
     """Whether the linear layers have a bias."""
+    whole_norm_size: int | None = None
+    """Numbers that are normed together, where a rank has a part of them; None: those of a group."""
 
     @property
     def inner_size(self) -> int:
         """Numbers of all heads."""
         return self.num_heads * self.head_dim
+
+    @property
+    def norm_size(self) -> int:
+        """Numbers that are normed together."""
+        return self.whole_norm_size or self.inner_size // self.num_groups
 
     @property
     def part_sizes(self) -> list[int]:

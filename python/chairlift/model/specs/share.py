@@ -7,9 +7,19 @@ ranks, so that each number has the same bits however many ranks there are.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from chairlift.model.specs.layer_parts import Experts, Mlp
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
+from chairlift.model.specs.recurrence import GatedDelta, Mamba2, Recurrent, ShortConv
+
+
+class Rows(NamedTuple):
+    """Rows of a tensor, along its first axis, of which each rank holds some."""
+
+    num: int
+    unit: int = 1
+    """Rows that stay together, such as those of a head; see `Share.columns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +29,28 @@ class Share:
     rank: int
     num_ranks: int
 
-    def columns(self, width: int) -> slice:
-        """Return the columns of this rank, of so many."""
-        rank, num_ranks = self.rank, self.num_ranks
-        return slice(rank * width // num_ranks, (rank + 1) * width // num_ranks)
+    def columns(self, width: int, unit: int = 1) -> slice:
+        """Return the columns of this rank, of so many.
 
-    def width(self, width: int) -> int:
-        """Return how many columns this rank holds, of so many."""
-        columns = self.columns(width)
+        Args:
+            width: All columns.
+            unit: Columns that stay together, such as those of a head. Where there are fewer units
+                than ranks, neighbours hold the same one.
+        """
+        rank, num_ranks, num_units = self.rank, self.num_ranks, width // unit
+        first = rank * num_units // num_ranks
+        end = max((rank + 1) * num_units // num_ranks, first + 1)
+        return slice(first * unit, end * unit)
+
+    def width(self, width: int, unit: int = 1) -> int:
+        """Return how many columns this rank holds; see `columns`."""
+        columns = self.columns(width, unit)
         return int(columns.stop - columns.start)
 
-    def widths(self, width: int) -> list[int]:
-        """Return how many columns each rank holds, of so many."""
+    def widths(self, width: int, unit: int = 1) -> list[int]:
+        """Return how many columns each rank holds, of so many; see `columns`."""
         num_ranks = self.num_ranks
-        return [Share(rank, num_ranks).width(width) for rank in range(num_ranks)]
+        return [Share(rank, num_ranks).width(width, unit) for rank in range(num_ranks)]
 
     def of(self, spec: ModelSpec) -> ModelSpec:
         """Return a model as one rank computes it: with its heads, and the numbers between them."""
@@ -55,7 +73,23 @@ class Share:
                 intermediate_size=self.width(inner),
                 shared=None if shared is None else self._mlp(shared),
             )
-        return replace(layer, attention=attention, feed_forward=feed_forward)
+        recurrent = None if layer.recurrent is None else self._recurrent(layer.recurrent)
+        return replace(layer, attention=attention, recurrent=recurrent, feed_forward=feed_forward)
+
+    def _recurrent(self, mixer: Recurrent) -> Recurrent:
+        match mixer:
+            case ShortConv():
+                return replace(mixer, channels=self.width(mixer.channels))
+            case GatedDelta():
+                num_heads = self.width(mixer.num_key_heads)
+                num_values = num_heads * mixer.num_value_heads // mixer.num_key_heads
+                return replace(mixer, num_key_heads=num_heads, num_value_heads=num_values)
+        return replace(
+            mixer,
+            num_heads=self.width(mixer.num_heads),
+            num_groups=self.width(mixer.num_groups),
+            whole_norm_size=mixer.norm_size if mixer.has_norm else None,
+        )
 
     def _mlp(self, mlp: Mlp) -> Mlp:
         return replace(mlp, intermediate_size=self.width(mlp.intermediate_size))
@@ -65,34 +99,36 @@ def split_unsupported_reason(spec: ModelSpec, num_ranks: int) -> str | None:
     """Return what keeps a model from being split over ranks; None if nothing does."""
     if spec.bidirectional:
         return "model: an encoder is not supported with tensor_parallel"
-    for layer in spec.layers:
-        found = next((name for name, is_there in _checks(layer) if is_there), None)
-        if found is not None:
-            return f"model: {found} are not supported with tensor_parallel"
     return next((found for found in _sizes(spec, num_ranks) if found is not None), None)
-
-
-def _checks(layer: LayerSpec) -> tuple[tuple[str, bool], ...]:
-    """Return what no rank can compute a part of, and whether a layer has it."""
-    attention = layer.attention
-    return (
-        ("recurrent states", layer.recurrent is not None),
-        ("norms of all heads", attention is not None and attention.norms_all_heads),
-        ("gates of attention", attention is not None and attention.has_gate),
-    )
 
 
 def _sizes(spec: ModelSpec, num_ranks: int) -> Iterator[str | None]:
     """Yield why ranks cannot share the heads of a layer, or its numbers."""
     got = f"got {num_ranks}"
     for attention in spec.attentions:
-        num = attention.num_kv_heads
-        is_met = num % num_ranks == 0
-        expected = f"tensor_parallel: expected a divisor of the model's {num} KV heads, {got}"
-        yield None if is_met else expected
+        # A norm over all heads reads each of them once.
+        may_repeat = not attention.norms_all_heads
+        yield _heads("KV heads", attention.num_kv_heads, num_ranks, may_repeat=may_repeat)
+        yield _heads("heads", attention.num_heads, num_ranks, may_repeat=False)
     widths = [spec.hidden_size, spec.vocab_size]
     for layer in spec.layers:
         parts = (layer.dense, layer.experts)
         widths += [part.intermediate_size for part in parts if part is not None]
+        match layer.recurrent:
+            case ShortConv():
+                widths.append(layer.recurrent.channels)
+            case GatedDelta():
+                widths.append(layer.recurrent.num_key_heads)
+            case Mamba2():
+                widths.append(layer.recurrent.num_heads)
+                yield _heads("groups of heads", layer.recurrent.num_groups, num_ranks)
     is_met = num_ranks <= min(widths)
     yield None if is_met else f"tensor_parallel: expected at most {min(widths)}, {got}"
+
+
+def _heads(what: str, num: int, num_ranks: int, *, may_repeat: bool = True) -> str | None:
+    """Return why ranks cannot share heads evenly; with `may_repeat` they may hold the same one."""
+    if num % num_ranks == 0 or (may_repeat and num_ranks % num == 0):
+        return None
+    expected = f"a divisor{' or a multiple' if may_repeat else ''} of the model's {num} {what}"
+    return f"tensor_parallel: expected {expected}, got {num_ranks}"

@@ -1,12 +1,14 @@
 """The tensors of what mixes tokens in a layer: attention, or what has a recurrent state."""
 
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from chairlift.model.specs.layer_parts import Attention
-from chairlift.model.specs.recurrence import Mamba2, Recurrent, ShortConv
+from chairlift.model.specs.recurrence import GatedDelta, Mamba2, Recurrent, ShortConv
+from chairlift.model.specs.share import Rows
 from chairlift.model.tensors.names import LayerNames
 from chairlift.model.tensors.part_tensors import (
     Interleaved,
@@ -25,11 +27,13 @@ def with_attention(
     query, kv, head_dim = attention.query_size, attention.kv_size, attention.head_dim
     has_keys, has_gate = attention.kv_of is None, attention.has_gate
     num_kv = 0 if not has_keys else 1 if attention.keys_are_values else 2
-    outputs = [2 * query if has_gate else query, *[kv] * num_kv]
+    outputs = [Rows(2 * query if has_gate else query), *[Rows(kv, head_dim)] * num_kv]
     qkv = names.linear("qkv", *outputs, inputs=hidden, bias=attention.qkv_bias)
     if has_gate:
         # Of each head a query, then a gate; all gates come first here.
-        qkv = qkv._replace(interleaved=Interleaved(attention.num_heads, (head_dim,) * 2, (1, 0)))
+        interleaved = Interleaved(attention.num_heads, (head_dim,) * 2, (1, 0))
+        parts = (Rows(query), Rows(query)), *qkv.parts[1:]
+        qkv = qkv._replace(interleaved=interleaved, parts=parts)
     tensors = replace(
         tensors,
         qkv=qkv,
@@ -45,58 +49,98 @@ def with_attention(
     if attention.heads.norms_values:
         tensors = replace(tensors, value_norm=Ones(head_dim))
     if attention.has_sinks:
-        sinks = names.numbers("sinks", attention.num_heads)._replace(is_by_head=True)
-        tensors = replace(tensors, sinks=sinks)
+        sinks = names.numbers("sinks", attention.num_heads)
+        tensors = replace(tensors, sinks=sinks._replace(rows=(Rows(attention.num_heads),)))
     return tensors
 
 
 def recurrent_tensors(mixer: Recurrent, hidden: int, names: LayerNames) -> RecurrentTensors:
     """Return the tensors of a mixer with a recurrent state."""
-    if isinstance(mixer, ShortConv):
-        channels, bias = mixer.channels, mixer.bias
-        return RecurrentTensors(
-            projection=names.linear("projection", 3 * channels, inputs=hidden, bias=bias),
-            mixed_output=names.linear("mixed_output", hidden, inputs=channels, bias=bias),
-            conv=_conv(names, mixer.num_taps, channels),
-            conv_bias=_conv_bias(names, channels) if bias else None,
-        )
-    if isinstance(mixer, Mamba2):
-        size, heads, bias = mixer.inner_size, mixer.num_heads, mixer.bias
-        return RecurrentTensors(
-            projection=names.linear("projection", mixer.projected_size, inputs=hidden, bias=bias),
-            mixed_output=names.linear("mixed_output", hidden, inputs=size, bias=bias),
-            conv=_conv(names, mixer.num_taps, mixer.conv_size),
-            conv_bias=_conv_bias(names, mixer.conv_size) if mixer.conv_bias else None,
-            rate=_rate(names, heads),
-            dt_bias=names.numbers("dt_bias", heads),
-            state_norm=_state_norm(names, size) if mixer.has_norm else None,
-            skip=names.numbers("skip", heads),
-        )
-    heads, values = mixer.num_value_heads, mixer.value_size
-    ratio = heads // mixer.num_key_heads
-    sizes = [mixer.key_dim, mixer.key_dim, *[ratio * mixer.value_dim] * 2]
-    beta_alpha = _split_heads(names, "beta_alpha", mixer.num_key_heads, [ratio, ratio], hidden)
+    match mixer:
+        case ShortConv():
+            return _short_conv(mixer, hidden, names)
+        case Mamba2():
+            return _mamba2(mixer, hidden, names)
+    return _gated_delta(mixer, hidden, names)
+
+
+def mixed_rows(mixer: Recurrent) -> tuple[Rows, ...]:
+    """Return what a mixer computes of a token, where a rank computes some of each part of it."""
+    match mixer:
+        case ShortConv():
+            return (Rows(mixer.channels),)
+        case Mamba2():
+            return (Rows(mixer.inner_size, mixer.head_dim),)
+    return _value_rows(mixer, mixer.value_dim)
+
+
+def _short_conv(mixer: ShortConv, hidden: int, names: LayerNames) -> RecurrentTensors:
+    channels, bias = mixer.channels, mixer.bias
     return RecurrentTensors(
-        projection=_split_heads(names, "projection", mixer.num_key_heads, sizes, hidden),
-        mixed_output=names.linear("mixed_output", hidden, inputs=values),
-        conv=_conv(names, mixer.num_taps, mixer.key_size, mixer.key_size, values),
+        projection=names.linear("projection", *[channels] * 3, inputs=hidden, bias=bias),
+        mixed_output=names.linear("mixed_output", hidden, inputs=channels, bias=bias),
+        conv=_conv(names, mixer.num_taps, [channels], mixed_rows(mixer)),
+        conv_bias=_conv_bias(names, mixed_rows(mixer)) if bias else None,
+    )
+
+
+def _mamba2(mixer: Mamba2, hidden: int, names: LayerNames) -> RecurrentTensors:
+    heads, bias, (inner,) = Rows(mixer.num_heads), mixer.bias, mixed_rows(mixer)
+    of_groups = Rows(mixer.num_groups * mixer.state_dim, mixer.state_dim)
+    convolved = inner, of_groups, of_groups
+    return RecurrentTensors(
+        projection=names.linear("projection", inner, *convolved, heads, inputs=hidden, bias=bias),
+        mixed_output=names.linear("mixed_output", hidden, inputs=inner.num, bias=bias),
+        conv=_conv(names, mixer.num_taps, [mixer.conv_size], convolved),
+        conv_bias=_conv_bias(names, convolved) if mixer.conv_bias else None,
+        rate=_rate(names, (heads,)),
+        dt_bias=_of_heads(names, "dt_bias", (heads,)),
+        state_norm=_state_norm(names, inner.num) if mixer.has_norm else None,
+        skip=_of_heads(names, "skip", (heads,)),
+    )
+
+
+def _gated_delta(mixer: GatedDelta, hidden: int, names: LayerNames) -> RecurrentTensors:
+    values, heads = _value_rows(mixer, mixer.value_dim), _value_rows(mixer, 1)
+    keys = (Rows(mixer.key_size, mixer.key_dim),)
+    num_heads = mixer.num_key_heads
+    beta_alpha = _split_heads(names, "beta_alpha", num_heads, [heads, heads], hidden)
+    channels = [mixer.key_size, mixer.key_size, mixer.value_size]
+    return RecurrentTensors(
+        projection=_split_heads(
+            names, "projection", num_heads, [keys, keys, values, values], hidden
+        ),
+        mixed_output=names.linear("mixed_output", hidden, inputs=mixer.value_size),
+        conv=_conv(names, mixer.num_taps, channels, (*keys, *keys, *values)),
         beta_alpha=beta_alpha._replace(is_exact=True),
         rate=_rate(names, heads),
-        dt_bias=names.numbers("dt_bias", heads),
+        dt_bias=_of_heads(names, "dt_bias", heads),
         state_norm=_state_norm(names, mixer.value_dim),
     )
 
 
-def _conv(names: LayerNames, num_taps: int, *channels: int) -> NumberTensors:
+def _value_rows(mixer: GatedDelta, size: int) -> tuple[Rows, ...]:
+    """Return the rows of all value heads, so many of each: those of a key head stay together."""
+    num_keys = mixer.num_key_heads
+    num_values = mixer.num_value_heads // num_keys
+    if mixer.interleaved_heads:
+        return (Rows(num_keys * size, size),) * num_values
+    return (Rows(num_keys * num_values * size, num_values * size),)
+
+
+def _conv(
+    names: LayerNames, num_taps: int, channels: list[int], rows: tuple[Rows, ...]
+) -> NumberTensors:
     """Return the weights of a convolution: of all channels, or of each part of them."""
     stems = names.of("conv")
-    sizes = channels if len(stems) == len(channels) else (sum(channels),)
+    sizes = channels if len(stems) == len(channels) else [sum(channels)]
     stored = {f"{n}.weight": (s, 1, num_taps) for n, s in zip(stems, sizes, strict=True)}
-    return NumberTensors(stored, pack=_taps_first)
+    return NumberTensors(stored, pack=_taps_first, rows=rows)
 
 
-def _conv_bias(names: LayerNames, channels: int) -> NumberTensors:
-    return NumberTensors({f"{names.of('conv')[0]}.bias": (channels,)})
+def _conv_bias(names: LayerNames, rows: tuple[Rows, ...]) -> NumberTensors:
+    size = sum(part.num for part in rows)
+    return NumberTensors({f"{names.of('conv')[0]}.bias": (size,)}, rows=rows)
 
 
 def _taps_first(conv: Tensor) -> Tensor:
@@ -104,9 +148,14 @@ def _taps_first(conv: Tensor) -> Tensor:
     return conv.squeeze(1).T.contiguous()
 
 
-def _rate(names: LayerNames, num_heads: int) -> NumberTensors:
+def _rate(names: LayerNames, heads: tuple[Rows, ...]) -> NumberTensors:
     pack = torch.neg if names.table.rates_are_negative else torch.exp
-    return names.numbers("rate", num_heads, pack=pack)
+    return _of_heads(names, "rate", heads)._replace(pack=pack)
+
+
+def _of_heads(names: LayerNames, part: str, heads: tuple[Rows, ...]) -> NumberTensors:
+    """Return a number of each head."""
+    return names.numbers(part, sum(rows.num for rows in heads))._replace(rows=heads)
 
 
 def _state_norm(names: LayerNames, size: int) -> NumberTensors:
@@ -114,18 +163,20 @@ def _state_norm(names: LayerNames, size: int) -> NumberTensors:
 
 
 def _split_heads(
-    names: LayerNames, part: str, num_heads: int, sizes: list[int], hidden: int
+    names: LayerNames, part: str, num_heads: int, outputs: list[tuple[Rows, ...]], hidden: int
 ) -> LinearTensors:
-    """Return what maps a token to parts of some sizes of each head, one part before the next.
+    """Return what maps a token to some outputs of all heads, one before the next.
 
-    One tensor has the rows of one head after another; of several the first has the parts that the
-    others do not have.
+    One tensor has the rows of one head after another; of several the first has the outputs that
+    the others do not have.
     """
-    num_names = len(names.of(part))
-    if num_names == 1:
-        tensors = names.linear(part, num_heads * sum(sizes), inputs=hidden)
-        interleaved = Interleaved(num_heads, tuple(sizes), tuple(range(len(sizes))))
-        return tensors._replace(interleaved=interleaved)
-    num_first = len(sizes) - num_names + 1
-    of_a_head = [sum(sizes[:num_first]), *sizes[num_first:]]
-    return names.linear(part, *(num_heads * size for size in of_a_head), inputs=hidden)
+    num_first = len(outputs) - len(names.of(part)) + 1
+    first = tuple(chain.from_iterable(outputs[:num_first]))
+    parts = first, *outputs[num_first:]
+    sizes = [sum(rows.num for rows in each) for each in parts]
+    tensors = names.linear(part, *sizes, inputs=hidden)._replace(parts=parts)
+    if len(parts) > 1:
+        return tensors
+    of_a_head = tuple(sum(rows.num for rows in each) // num_heads for each in outputs)
+    interleaved = Interleaved(num_heads, of_a_head, tuple(range(len(outputs))))
+    return tensors._replace(interleaved=interleaved)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from chairlift.checkpoints.files.names import CheckpointNames
 from chairlift.model.specs.layer_parts import NormSpec
+from chairlift.model.specs.share import Rows
 from chairlift.model.tensors.part_tensors import LinearTensors, NormTensor, NumberTensors
 
 
@@ -45,20 +46,20 @@ class LayerNames(NamedTuple):
         return NumberTensors({name: shape}, pack=pack)
 
     def linear(
-        self, part: str, *outputs: int, inputs: int, bias: bool = False, last: bool = False
+        self, part: str, *outputs: int | Rows, inputs: int, bias: bool = False, last: bool = False
     ) -> LinearTensors:
         """Return layers of the same inputs, packed into one.
 
         Args:
             part: Name of the part. It has a name for each layer, or one tensor has the rows of all.
-            outputs: Outputs of each layer.
+            outputs: Outputs of each layer; as `Rows` where ranks keep some together.
             inputs: Inputs of each layer.
             bias: Whether they have one.
             last: Whether fewer outputs than names belong to the last names, and not to the first.
         """
         names = self.of(part)
-        joined: tuple[int, ...] = ()
-        if len(names) == 1:
-            outputs, joined = (sum(outputs),), outputs
-        names = names[-len(outputs) :] if last else names[: len(outputs)]
-        return LinearTensors(names, outputs, inputs, bias, joined=joined)
+        rows = tuple(Rows(num) if isinstance(num, int) else num for num in outputs)
+        parts = (rows,) if len(names) == 1 else tuple((one,) for one in rows)
+        names = names[-len(parts) :] if last else names[: len(parts)]
+        sizes = tuple(sum(one.num for one in part) for part in parts)
+        return LinearTensors(names, sizes, inputs, bias, parts=parts)

@@ -1,7 +1,7 @@
 """How the parts of a model are stored: norms, linear layers, experts, and numbers read whole."""
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from chairlift.checkpoints.files.stored import Shape
 from chairlift.model.specs.layer_parts import Experts, LayerNorm, NormSpec
+from chairlift.model.specs.share import Rows
 from chairlift.model.tensors.parts import LayerParts, ModelParts, RecurrentParts
 
 
@@ -43,8 +44,8 @@ class NumberTensors(NamedTuple):
     is_float32: bool = True
     pack: Callable[[Tensor], Tensor] | None = None
     """What is made of the numbers when they are read."""
-    is_by_head: bool = False
-    """A rank has those of its heads; else all."""
+    rows: tuple[Rows, ...] = ()
+    """All rows, where a rank holds some of each part of them; else it holds all."""
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""
@@ -89,15 +90,16 @@ class LinearTensors(NamedTuple):
     """The order of the rows of the first name."""
     is_exact: bool = False
     """Never quantized: routers choose what is computed, and errors of decays grow by token."""
-    joined: tuple[int, ...] = ()
-    """Outputs of each layer inside the only tensor."""
+    parts: tuple[tuple[Rows, ...], ...] = ()
+    """Parts of the outputs of each name, in the order that is wanted; () has one part of each."""
     is_whole: bool = False
     """Every rank computes all outputs: they are few, and no rank could use a part of them."""
 
     @property
-    def parts(self) -> tuple[int, ...]:
-        """Outputs of each layer, whether it has a tensor of its own or not."""
-        return self.joined or self.outputs
+    def rows(self) -> tuple[Rows, ...]:
+        """All outputs, where a rank computes some of each part of them."""
+        parts = self.parts or tuple((Rows(num),) for num in self.outputs)
+        return tuple(chain.from_iterable(parts))
 
     def runs(self, quant_types: Mapping[str, str]) -> Iterator[tuple["LinearTensors", str | None]]:
         """Yield neighbours that are stored alike, and the type of their blocks.
@@ -105,11 +107,12 @@ class LinearTensors(NamedTuple):
         Args:
             quant_types: Block types by the names of tensors that stay as they are stored.
         """
-        parts = zip(self.names, self.outputs, strict=True)
-        for kind, run in groupby(parts, lambda part: quant_types.get(f"{part[0]}.weight")):
-            names, outputs = zip(*run, strict=True)
+        parts = self.parts or tuple((Rows(num),) for num in self.outputs)
+        layers = zip(self.names, self.outputs, parts, strict=True)
+        for kind, run in groupby(layers, lambda layer: quant_types.get(f"{layer[0]}.weight")):
+            names, outputs, parts = zip(*run, strict=True)
             order = self.interleaved if names[0] == self.names[0] else None
-            yield self._replace(names=names, outputs=outputs, interleaved=order), kind
+            yield self._replace(names=names, outputs=outputs, parts=parts, interleaved=order), kind
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         """Yield the name and shape of each stored tensor."""

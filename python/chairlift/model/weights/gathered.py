@@ -1,32 +1,18 @@
 """Layers of a rank, whose inputs and outputs are gathered from all ranks."""
 
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from chairlift.kernels import LinearLayer, cpu
-from chairlift.model.parts.weights import LayerWeights, Weights
+from chairlift.kernels import Kernels, LinearLayer, cpu
+from chairlift.model.parts.gather import Gather, LayerGathers, WholeRows, scratch
+from chairlift.model.parts.weights import LayerWeights, RecurrentWeights, Weights
 from chairlift.model.specs.layer_parts import Experts
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
-from chairlift.model.specs.share import Share
-
-
-class Gather(Protocol):
-    """What puts the parts of all ranks side by side; see `_core.RankGroup.gather`."""
-
-    def gather(self, x: Tensor, out: Tensor, widths: list[int]) -> None:
-        """Write `out` `[T, sum(widths)]` from the `x` `[T, widths[rank]]` of all ranks."""
-
-    def scratch(self, num_numbers: int, dtype: torch.dtype, *, is_input: bool) -> Tensor:
-        """Return memory `[num_numbers]`, which the next layer writes over."""
-
-
-def _scratch(
-    gather: Gather, rows: int, width: int, dtype: torch.dtype, *, is_input: bool
-) -> Tensor:
-    return gather.scratch(rows * width, dtype, is_input=is_input).view(rows, width)
+from chairlift.model.specs.recurrence import Mamba2, Recurrent
+from chairlift.model.specs.share import Rows, Share
+from chairlift.model.tensors.mixer_tensors import mixed_rows
 
 
 class GatheredLinear:
@@ -38,8 +24,7 @@ class GatheredLinear:
         gather: Gather,
         share: Share,
         out_features: int,
-        *,
-        splits_inputs: bool,
+        inputs: tuple[Rows, ...] = (),
     ) -> None:
         """Take the columns of this rank.
 
@@ -48,11 +33,13 @@ class GatheredLinear:
             gather: Meets the other ranks.
             share: Which columns these are.
             out_features: Columns of all ranks.
-            splits_inputs: A call gets the part of the inputs that this rank computed.
+            inputs: All inputs, where a call gets those of each part that this rank computed; else
+                it gets all.
         """
         self._layer = layer
         self._gather = gather
-        self._input_widths = share.widths(layer.in_features) if splits_inputs else None
+        self._input_widths = [share.widths(*part) for part in inputs]
+        self._rank = share.rank
         self._output_widths = share.widths(out_features)
         self.in_features = layer.in_features
         self.out_features = out_features
@@ -69,16 +56,23 @@ class GatheredLinear:
         num_tokens = x.shape[0]
         if out is None:
             out = torch.empty(num_tokens, self.out_features, dtype=out_dtype or x.dtype)
-        if self._input_widths is not None:
-            whole = _scratch(self._gather, num_tokens, self.in_features, x.dtype, is_input=True)
-            self._gather.gather(x, whole, self._input_widths)
-            x = whole
-        part = _scratch(
+        if self._input_widths:
+            x = self._whole(x)
+        part = scratch(
             self._gather, num_tokens, self._layer.out_features, out.dtype, is_input=False
         )
         self._layer(x, out=part)
         self._gather.gather(part, out, self._output_widths)
         return out
+
+    def _whole(self, x: Tensor) -> Tensor:
+        """Return the inputs `[T, in_features]` of which `x` has those of this rank."""
+        whole = scratch(self._gather, len(x), self.in_features, x.dtype, is_input=True)
+        parts = torch.split(x, [widths[self._rank] for widths in self._input_widths], dim=1)
+        wholes = torch.split(whole, [sum(widths) for widths in self._input_widths], dim=1)
+        for part, out, widths in zip(parts, wholes, self._input_widths, strict=True):
+            self._gather.gather(part, out, widths)
+        return whole
 
 
 class GatheredExperts:
@@ -111,14 +105,14 @@ class GatheredExperts:
         # Each rank routes all tokens, so that the rows of all have the same order.
         num_rows, num_tokens = len(x) * self._top_k, len(x)
         inner = self._inner_widths[self._rank]
-        part = _scratch(self._gather, num_rows, inner, torch.float32, is_input=False)
+        part = scratch(self._gather, num_rows, inner, torch.float32, is_input=False)
         self._experts.inside(x, logits, part)
-        whole = _scratch(
+        whole = scratch(
             self._gather, num_rows, sum(self._inner_widths), torch.float32, is_input=True
         )
         self._gather.gather(part, whole, self._inner_widths)
         outputs = self._output_widths[self._rank]
-        sums = _scratch(self._gather, num_tokens, outputs, out.dtype, is_input=False)
+        sums = scratch(self._gather, num_tokens, outputs, out.dtype, is_input=False)
         self._experts.outside(whole, logits, sums)
         self._gather.gather(sums, out, self._output_widths)
 
@@ -136,22 +130,71 @@ def with_gathers(weights: Weights, share: Share, gather: Gather, spec: ModelSpec
     """
     head, hidden = weights.head, spec.hidden_size
 
-    def gathered(layer: LinearLayer | None) -> LinearLayer | None:
+    def gathered(layer: LinearLayer | None, *inputs: Rows) -> LinearLayer | None:
         if layer is None:
             return None
-        return GatheredLinear(layer, gather, share, hidden, splits_inputs=True)
+        inputs = inputs or (Rows(layer.in_features),)
+        return GatheredLinear(layer, gather, share, hidden, inputs)
+
+    def gathered_mixer(mixer: RecurrentWeights, whole: Recurrent) -> RecurrentWeights:
+        output, norm = gathered(mixer.mixed_output, *mixed_rows(whole)), mixer.state_norm
+        assert output is not None, "of every mixer"
+        if isinstance(whole, Mamba2) and norm is not None and not _shares_groups(whole, share):
+            norm = norm[share.columns(whole.inner_size, whole.head_dim)]
+        return replace(mixer, mixed_output=output, state_norm=norm)
 
     def gathered_layer(layer: LayerWeights, whole: LayerSpec) -> LayerWeights:
-        experts = layer.experts
+        experts, recurrent = layer.experts, layer.recurrent
         if experts is not None:
             assert isinstance(experts.mixture, cpu.Experts), "GPUs are refused at load"
             assert whole.experts is not None, "as the spec has it"
             mixture = GatheredExperts(experts.mixture, gather, share, whole.experts, hidden)
             experts = replace(experts, mixture=mixture)
-        output, down = gathered(layer.output), gathered(layer.down)
-        return replace(layer, output=output, down=down, experts=experts)
+        if recurrent is not None:
+            assert whole.recurrent is not None, "as the spec has it"
+            recurrent = gathered_mixer(recurrent, whole.recurrent)
+        return replace(
+            layer,
+            output=gathered(layer.output),
+            down=gathered(layer.down),
+            experts=experts,
+            recurrent=recurrent,
+        )
 
     if head is not None:
-        head = GatheredLinear(head, gather, share, spec.vocab_size, splits_inputs=False)
+        head = GatheredLinear(head, gather, share, spec.vocab_size)
     layers = tuple(map(gathered_layer, weights.layers, spec.layers))
     return replace(weights, layers=layers, head=head)
+
+
+def layer_gathers(
+    spec: ModelSpec, share: Share, gather: Gather, kernels: Kernels
+) -> tuple[LayerGathers, ...]:
+    """Return what the mixer of each layer needs whole, beside the inputs of its output.
+
+    Args:
+        spec: The model of all ranks.
+        share: Which columns this rank has.
+        gather: Meets the other ranks.
+        kernels: Copy columns.
+    """
+
+    def rows(width: int, unit: int) -> WholeRows:
+        return WholeRows(gather, share.widths(width, unit), share.columns(width, unit), kernels)
+
+    def of_layer(layer: LayerSpec) -> LayerGathers:
+        attention, mixer = layer.attention, layer.recurrent
+        queries = keys = mixed = None
+        if attention is not None and attention.norms_all_heads:
+            queries = rows(attention.query_size, attention.head_dim)
+            keys = rows(attention.kv_size, attention.head_dim)
+        if isinstance(mixer, Mamba2) and mixer.has_norm and _shares_groups(mixer, share):
+            mixed = rows(mixer.inner_size, mixer.head_dim)
+        return LayerGathers(queries, keys, mixed)
+
+    return tuple(map(of_layer, spec.layers))
+
+
+def _shares_groups(mixer: Mamba2, share: Share) -> bool:
+    """Return whether several ranks hold heads of one group."""
+    return mixer.num_groups < share.num_ranks

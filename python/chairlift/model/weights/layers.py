@@ -17,10 +17,11 @@ from chairlift.api.choices import Quantize
 from chairlift.checkpoints.checkpoint import Checkpoint
 from chairlift.kernels import Kernels, LinearLayer, cpu
 from chairlift.model.config import ModelConfig
+from chairlift.model.parts.gather import Gather
 from chairlift.model.parts.weights import Weights
 from chairlift.model.tensors.model_tensors import model_tensors, stored_shapes, tied_head
 from chairlift.model.tensors.part_tensors import LinearTensors
-from chairlift.model.weights.gathered import Gather, with_gathers
+from chairlift.model.weights.gathered import with_gathers
 from chairlift.model.weights.reader import WeightReader
 
 

@@ -10,7 +10,7 @@ from chairlift.checkpoints.checkpoint import Checkpoint
 from chairlift.checkpoints.files.stored import WeightTensor
 from chairlift.kernels import ExpertLayers, Kernels, LinearLayer
 from chairlift.model.parts.norms import Norm
-from chairlift.model.specs.share import Share
+from chairlift.model.specs.share import Rows, Share
 from chairlift.model.tensors.part_tensors import (
     ExpertTensors,
     LinearTensors,
@@ -103,8 +103,8 @@ class WeightReader:
     def _numbers(self, numbers: NumberTensors) -> Tensor:
         dtype = torch.float32 if numbers.is_float32 else self.dtype
         joined = self._joined([*numbers.stored], dtype).to(self.device)
-        if numbers.is_by_head:
-            joined = self.columns(joined)
+        if numbers.rows:
+            joined = self._held(joined, numbers.rows)
         return joined if numbers.pack is None else numbers.pack(joined)
 
     def _experts(self, experts: ExpertTensors) -> ExpertLayers:
@@ -138,7 +138,15 @@ class WeightReader:
             rows = torch.cat([linear.interleaved.deinterleave(first), rest])
         if self._share is None or linear.is_whole:
             return rows
-        return torch.cat([self.columns(part) for part in torch.split(rows, [*linear.parts])])
+        return self._held(rows, linear.rows)
+
+    def _held(self, rows: Tensor, parts: Sequence[Rows]) -> Tensor:
+        """Return the rows `[N, ...]` of some parts that this rank has; without ranks all."""
+        share = self._share
+        if share is None:
+            return rows
+        each = zip(torch.split(rows, [part.num for part in parts]), parts, strict=True)
+        return torch.cat([of_part[share.columns(*part)] for of_part, part in each])
 
     def columns(self, rows: Tensor) -> Tensor:
         """Return the rows `[out, ...]` of one layer that this rank has; without ranks all."""

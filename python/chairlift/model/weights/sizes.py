@@ -71,16 +71,21 @@ class WeightSizes:
                 return sum(self._linear(layer, self._layer_format) for layer in layers)
             case NumberTensors():
                 item_size = _FLOAT32 if part.is_float32 else dtype.itemsize
-                share = self._config.share if part.is_by_head else None
-                sizes = map(prod, part.stored.values())
-                return sum(sizes if share is None else map(share.width, sizes)) * item_size
+                num_numbers, share = sum(map(prod, part.stored.values())), self._config.share
+                if share is not None and part.rows:
+                    num_rows = sum(rows.num for rows in part.rows)
+                    held = sum(share.width(*rows) for rows in part.rows)
+                    num_numbers = num_numbers // num_rows * held
+                return num_numbers * item_size
         return part.size * dtype.itemsize
 
     def _linear(self, part: LinearTensors, weight_format: str | None) -> int:
         dtype, share = self._config.dtype, None if part.is_whole else self._config.share
 
         def num_outputs(run: LinearTensors) -> int:
-            return sum(run.outputs if share is None else map(share.width, run.parts))
+            if share is None:
+                return sum(run.outputs)
+            return sum(share.width(*rows) for rows in run.rows)
 
         return sum(
             self._kernels.linear_bytes(num_outputs(run), run.inputs, dtype, kind or weight_format)
