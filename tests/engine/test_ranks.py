@@ -4,6 +4,7 @@ import os
 import signal
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from chairlift.model.config import ModelConfig
 
 from tests.engine import tiny_model
 from tests.engine.drive import assert_empty, drain, greedy, run, token_ids
-from tests.model import families
+from tests.model import families, family_adapters
+from tests.model.hybrid_table import HYBRIDS
 
 NUM_TOKENS = 12
 PATIENCE_S = 60.0
@@ -57,10 +59,16 @@ def watch_logits(engine, seen):
 
 
 def answers(engine, prompts):
-    """Return the tokens of some prompts in one crowded batch, and the logits of all draws."""
+    """Return the tokens of some prompts in one crowded batch, and the logits of all draws.
+
+    Every other one has the adapter, if there is one.
+    """
     seen = []
     watch_logits(engine, seen)
-    events = run(engine, [greedy(prompt, NUM_TOKENS, ignore_eos=True) for prompt in prompts])
+    requests = [greedy(prompt, NUM_TOKENS, ignore_eos=True) for prompt in prompts]
+    if engine.adapters.names(""):
+        requests[::2] = [replace(request, adapter="adapter") for request in requests[::2]]
+    events = run(engine, requests)
     assert_empty(engine)
     return list(map(token_ids, events)), seen
 
@@ -102,6 +110,10 @@ def test_two_and_four_ranks_draw_from_the_bits_of_one_process(make_ranks, tmp_pa
     tiny_model.write_tokenizer(tmp_path, vocab_size - 5)
     prompts = tiny_model.prompts(num=4, vocab_size=vocab_size)
     settings = {"max_num_batched_tokens": 24, "kv_cache_memory": 10**6}
+    if family not in HYBRIDS:
+        config = ModelConfig.load(tmp_path, Dtype.AUTO)
+        family_adapters.write(tmp_path / "adapter", config)
+        settings["adapters"] = {"adapter": str(tmp_path / "adapter")}
     expected, expected_logits = answers(make_ranks(tmp_path, **settings), prompts)
     for num_ranks in (2, 4):
         if num_ranks == 4 and (reason := unsupported(tmp_path, num_ranks)) is not None:

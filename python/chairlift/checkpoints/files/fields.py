@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeGuard
@@ -206,9 +207,11 @@ def open_regular(path: Path, opener: Opener = os.open) -> FileIO:
         ModelError: It is something else.
         OSError: There is no such file, or it cannot be opened.
     """
-    # A device may have no end, or do something when it is opened.
-    if not stat.S_ISREG(path.stat().st_mode):
-        _fail_as_special(path)
+    # A device may have no end, or do something when it is opened. An opener may have a file open
+    # that is gone from its folder.
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            _fail_as_special(path)
     # It may be another one by now, such as a pipe: opening that waits for its writer otherwise.
     descriptor = opener(str(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

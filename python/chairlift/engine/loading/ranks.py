@@ -14,10 +14,12 @@ from chairlift.engine.loading.devices import ResolvedDevice, resolve_device
 from chairlift.engine.loading.loaded import OnProgress
 from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.engine.ranks import lead
+from chairlift.engine.ranks.adapters import LeadAdapters
 from chairlift.engine.ranks.lead import LeadTransformer, Ranks, RankSettings
 from chairlift.engine.ranks.segment import Scratch
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.transformer import Transformer
+from chairlift.model.lora.tables import AdapterTables
 from chairlift.model.memory.plan import MemoryPlan
 from chairlift.model.parts.gather import Gather
 from chairlift.model.parts.recurrent import States, allocate_states, num_states
@@ -44,12 +46,11 @@ def of_rank(config: ModelConfig, resolved: ResolvedDevice, rank: int = 0) -> Mod
     settings = resolved.settings
     if settings.tensor_parallel == 1:
         return config
-    num_adapters, impl, draft = settings.num_adapter_slots, settings.model_impl, settings.draft
+    impl, draft = settings.model_impl, settings.draft
     device = "cpu" if resolved.accelerator is None else "cuda"
     requirements = (
         Requirement("device", "cpu", device, resolved.accelerator is None),
         Requirement("model_impl", "chairlift", impl, impl is ModelImpl.CHAIRLIFT),
-        Requirement("max_adapters", "0", num_adapters, num_adapters == 0),
         Requirement("draft", "none", draft, draft is None),
         Requirement("swap_memory", "none", settings.swap_memory, settings.swap_memory is None),
     )
@@ -102,9 +103,16 @@ class Part:
         self,
         gather: Gather,
         kind: Callable[..., AnyTransformer],
+        adapters: AdapterTables | None,
         on_progress: OnProgress | None = None,
     ) -> AnyTransformer:
         """Read the weights.
+
+        Args:
+            gather: Meets the other ranks.
+            kind: What to make of them.
+            adapters: Updates of its layers; None without adapters.
+            on_progress: See `load_weights`.
 
         Raises:
             ModelError: They cannot be read.
@@ -120,7 +128,7 @@ class Part:
         share = self.config.share
         assert share is not None, "of a rank"
         gathers = layer_gathers(self.config.stored_spec, share, gather, self.backend.kernels)
-        return kind(self.config, weights, self.backend, gathers=gathers)
+        return kind(self.config, weights, self.backend, adapters, gathers)
 
 
 def load_lead(
@@ -147,7 +155,11 @@ def load_lead(
         timeout_s=lead.TIMEOUT_S,
     )
     ranks = Ranks(rank_settings, part.scratch)
-    transformer = part.transformer(ranks, LeadTransformer, on_progress)
+    tables = None
+    if num_slots := settings.num_adapter_slots:
+        tables = LeadAdapters(config.spec.num_layers, num_slots, ranks)
+        ranks.on_begin = tables.restore
+    transformer = part.transformer(ranks, LeadTransformer, tables, on_progress)
     transformer.ranks = ranks
     return transformer, ranks
 

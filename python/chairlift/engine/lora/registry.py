@@ -23,7 +23,7 @@ from chairlift.model.config import ModelConfig
 from chairlift.model.lora.config import FILE as CONFIG_FILE
 from chairlift.model.lora.folder import AdapterFolder
 from chairlift.model.lora.load import FILE as TENSOR_FILE
-from chairlift.model.lora.load import PackedAdapter, load_adapter
+from chairlift.model.lora.load import PackedAdapter
 from chairlift.model.lora.tables import AdapterTables
 
 OnBadAdapter = Callable[[str, ModelError], None]
@@ -208,7 +208,8 @@ class Adapters:
             ModelError: It cannot be loaded.
         """
         folder = self._by_name[adapter.name].folder
-        return load_adapter(folder, self._model, self._config.max_adapter_rank)
+        assert self._tables is not None, "a load has begun"
+        return self._tables.read(folder, self._model, self._config.max_adapter_rank)
 
     def drop(self, adapter: AdapterInfo) -> None:
         """Forget a load that has failed."""

@@ -1,8 +1,10 @@
 """Rank 0: the process that schedules, samples and serves, and tells the others what to compute."""
 
 import os
+import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +15,7 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.api.machine import available_cores
 from chairlift.attention.metadata import AttentionMetadata
+from chairlift.engine.ranks.adapter_socket import LOAD_S, Load
 from chairlift.engine.ranks.messages import (
     Kind,
     copy_message,
@@ -71,7 +74,13 @@ class Ranks:
         self._scratch = scratch
         self._group: _core.RankGroup | None = None
         self._end: weakref.finalize[..., Ranks] | None = None
+        self._processes: RankProcesses | None = None
+        self._loading = threading.Lock()
         self.process_ids: list[int] = []
+        self.num_starts = 0
+        """How often the processes were started."""
+        self.on_begin: Callable[[], None] | None = None
+        """Called when they take messages."""
 
     @property
     def fault(self) -> str | None:
@@ -106,9 +115,13 @@ class Ranks:
             os.close(descriptor)
         self._group = group
         self._end = weakref.finalize(self, _end, group, processes)
+        self._processes = processes
         self.process_ids = processes.process_ids
         try:
             processes.wait_until_ready()
+            self.num_starts += 1
+            if self.on_begin is not None:
+                self.on_begin()
         except BaseException:
             self.close()
             raise
@@ -126,6 +139,30 @@ class Ranks:
             RankError: The group has ended.
         """
         self._running.send(message)
+
+    def load_adapter(self, load: Load) -> int:
+        """Have all other ranks read an adapter; called on any thread.
+
+        Returns:
+            The start of the ranks that have read it; see `num_starts`.
+
+        Raises:
+            ModelError: One cannot read it.
+        """
+        with self._loading:
+            processes, start = self._processes, self.num_starts
+            assert processes is not None, "a runner began the group"
+            for end in processes.adapters:
+                end.begin(load)
+            deadline = time.monotonic() + LOAD_S
+            for end in processes.adapters:
+                end.wait(load.number, deadline)
+        return start
+
+    def forget_adapter(self, number: int) -> None:
+        """Have the other ranks drop an adapter that is in no slot."""
+        for end in () if self._processes is None else self._processes.adapters:
+            end.forget(number)
 
     def gather(self, x: Tensor, out: Tensor, widths: list[int]) -> None:
         """See `Gather.gather`."""
@@ -166,10 +203,10 @@ class LeadTransformer(Transformer):
         states: States | None = None,
     ) -> Tensor:
         """See `Transformer.forward`."""
-        assert adapters is None, "refused at load"
-        self.ranks.send(forward_message(input_ids, metadata, selected))
+        self.ranks.send(forward_message(input_ids, metadata, selected, adapters))
+        batch = input_ids, metadata, kv_cache, selected, adapters, states
         with self.ranks.in_step():
-            self._hidden = super().forward(input_ids, metadata, kv_cache, selected, None, states)
+            self._hidden = super().forward(*batch)
         return self._hidden
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import selectors
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from chairlift.api.errors import ModelError
 from chairlift.api.logs import fields
+from chairlift.engine.ranks.adapter_socket import LeadEnd
 
 START_S: Final = 600.0
 """From the start of a process until it has its weights."""
@@ -60,6 +62,8 @@ class RankProcesses:
         self._started = threading.Event()
         self._failure: OSError | None = None
         self._processes: list[subprocess.Popen[str]] = []
+        self.adapters: list[LeadEnd] = []
+        """The socket of each process, about adapters."""
         self._thread = threading.Thread(target=self._main, name="chairlift-ranks", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -101,8 +105,11 @@ class RankProcesses:
 
     def _main(self) -> None:
         try:
-            for settings in self._settings:
-                self._processes.append(self._start(settings))
+            for rank, settings in enumerate(self._settings, start=1):
+                this_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self.adapters.append(LeadEnd(rank, this_end))
+                with other_end:
+                    self._processes.append(self._start(settings, other_end.fileno()))
         except OSError as error:
             self._failure = error
         finally:
@@ -121,6 +128,8 @@ class RankProcesses:
             os.close(handle)
         for process in self._processes:
             _end(process)
+        for end in self.adapters:
+            end.close()
 
     def _report(self, rank: int) -> None:
         code = self._processes[rank - 1].wait()
@@ -128,10 +137,11 @@ class RankProcesses:
             _log.error("the process of a rank ended", extra=fields(rank=rank, exit_code=code))
             self._on_death(rank)
 
-    def _start(self, settings: dict[str, Any]) -> "subprocess.Popen[str]":
+    def _start(self, settings: dict[str, Any], adapters: int) -> "subprocess.Popen[str]":
+        settings = {**settings, "adapters": adapters}
         process = subprocess.Popen(
             [sys.executable, "-I", "-c", _MAIN],
-            pass_fds=[self._descriptor],
+            pass_fds=[self._descriptor, adapters],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

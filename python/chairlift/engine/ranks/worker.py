@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.engine.ranks.adapter_socket import ReadAdapters
 from chairlift.engine.ranks.messages import Inbox, Kind
 from chairlift.engine.ranks.segment import Scratch
 from chairlift.engine.runner.shape import RunnerShape
@@ -31,13 +32,20 @@ class RankWorker:
         return self._scratch.take(num_numbers, dtype, is_input=is_input)
 
     @torch.inference_mode()
-    def run(self, transformer: Transformer, kv_cache: Tensor, states: States | None) -> None:
+    def run(
+        self,
+        transformer: Transformer,
+        kv_cache: Tensor,
+        states: States | None,
+        adapters: ReadAdapters,
+    ) -> None:
         """Compute what the messages of rank 0 ask for, until the group is closed.
 
         Args:
             transformer: The part of this rank.
             kv_cache: Its blocks; see `allocate_kv_cache`.
             states: The recurrent states of its heads, of a hybrid.
+            adapters: Those that it has read.
 
         Raises:
             RankError: The group has ended otherwise.
@@ -47,13 +55,18 @@ class RankWorker:
         while (length := self._group.receive(inbox.message)) is not None:
             kind = Kind(int(inbox.message[0]))
             if kind is Kind.FORWARD:
-                ids, metadata, selected = inbox.read(length)
-                batch = ids, metadata, kv_cache, selected, None, states
+                ids, metadata, selected, slots = inbox.read(length)
+                batch = ids, metadata, kv_cache, selected, slots, states
                 self._hidden = transformer.forward(*batch)
                 continue
             if kind is Kind.LOGITS:
                 first, count = inbox.message[1:length].tolist()
                 transformer.logits(self._hidden[first : first + count])
+                continue
+            if kind is Kind.SET_ADAPTER:
+                slot, number = inbox.message[1:length].tolist()
+                assert transformer.adapters is not None, "as rank 0 has them"
+                transformer.adapters.set(slot, adapters.take(number) if number else None)
                 continue
             pairs = inbox.message[1:length].view(-1, 2)
             if kind is Kind.COPY_BLOCKS:

@@ -16,6 +16,7 @@ from chairlift.model.parts.weights import ExpertNormWeights, ExpertWeights, Laye
 from chairlift.model.specs.layer_parts import Attention, Mlp
 from chairlift.model.specs.model_spec import ModelSpec, RopeTable
 from chairlift.model.specs.vocabulary import LayerInputs
+from chairlift.model.weights.gathered import whole_inputs
 
 
 class AdaptedRows(NamedTuple):
@@ -170,7 +171,8 @@ class DecoderLayer:
         assert self.weights.output is not None, "as the spec has it"
         self.weights.output(attended, out=buffers.update)
         if rows is not None:
-            self._adapters.output.add(attended, buffers.update, *rows)
+            inputs = whole_inputs(self.weights.output, attended)
+            self._adapters.output.add(inputs, buffers.update, *rows)
 
     def add_feed_forward(
         self, buffers: Buffers, next_norm: Norm | None, rows: AdaptedRows | None = None
@@ -251,7 +253,7 @@ class DecoderLayer:
             kernels.activate(gate_up, spec.activation, out=gated)
         weights.down(gated, out=buffers.update)
         if rows is not None:
-            self._adapters.down.add(gated, buffers.update, *rows)
+            self._adapters.down.add(whole_inputs(weights.down, gated), buffers.update, *rows)
 
     def _map_inputs(self, spec: LayerInputs, buffers: Buffers) -> None:
         """Map the inputs of the layer, by gates that the stream makes, to an update of that."""

@@ -20,8 +20,9 @@ from chairlift.checkpoints.files.fields import Opener, either, one_line
 from chairlift.checkpoints.files.stored import DTYPES, StoredTensor
 from chairlift.checkpoints.safetensors import open_file
 from chairlift.model.config import ModelConfig
-from chairlift.model.lora.config import MAX_JSON_BYTES, AdapterConfig, check_folder
-from chairlift.model.lora.folder import AdapterFolder
+from chairlift.model.lora.config import MAX_JSON_BYTES, AdapterConfig
+from chairlift.model.lora.folder import AdapterFolder, OpenAdapter
+from chairlift.model.specs.share import Share
 from chairlift.model.tensors.model_tensors import model_tensors
 from chairlift.model.tensors.part_tensors import LayerTensors, LinearTensors
 
@@ -68,20 +69,22 @@ def adapter_bytes(config: ModelConfig, rank: int) -> int:
     )
 
 
-def load_adapter(folder: Path | AdapterFolder, config: ModelConfig, max_rank: int) -> PackedAdapter:
+def load_adapter(
+    folder: Path | AdapterFolder | OpenAdapter, config: ModelConfig, max_rank: int
+) -> PackedAdapter:
     """Load an adapter that PEFT has saved, converted to the model's dtype.
 
     Args:
         folder: A folder with `adapter_config.json` and `adapter_model.safetensors`.
-        config: The configuration of the model that the adapter is for.
+        config: The configuration of the model that the adapter is for; that of a rank gives the
+            update of its columns.
         max_rank: The server's limit.
 
     Raises:
         ModelError: A file is missing, truncated or corrupt; a field or a tensor is not supported,
             of another model, missing, of the wrong shape or type, or not finite.
     """
-    place = folder if isinstance(folder, AdapterFolder) else AdapterFolder(folder)
-    check_folder(place.path)
+    place = AdapterFolder(folder) if isinstance(folder, Path) else folder
     try:
         with place.opened() as opener:
             return _load(place.path, config, max_rank, opener)
@@ -107,15 +110,28 @@ def _load(folder: Path, config: ModelConfig, max_rank: int, opener: Opener) -> P
         stored = open_file(path, files, MAX_JSON_BYTES, opener)
         _check(path, adapter, stored, shapes)
         reader = _Reader(stored, config.dtype, adapter.scale)
-        packed: tuple[AdaptedLayers[_core.LowRank], ...] = tuple(
-            AdaptedLayers._make(map(reader.update, linears(layer))) for layer in layers
-        )
+        packed = tuple(_update(reader, linears(layer), config.share) for layer in layers)
     return PackedAdapter(adapter.rank, packed, reader.num_bytes)
+
+
+def _update(
+    reader: "_Reader", layer: AdaptedLayers[LinearTensors], share: Share | None
+) -> AdaptedLayers[_core.LowRank]:
+    """Pack what is there of a decoder layer.
+
+    What a rank gathers, it updates whole: an update takes next to no time.
+    """
+    return AdaptedLayers(
+        qkv=reader.update(layer.qkv, share),
+        output=reader.update(layer.output),
+        gate_up=reader.update(layer.gate_up, share),
+        down=reader.update(layer.down),
+    )
 
 
 def _layers(config: ModelConfig) -> tuple[LayerTensors, ...]:
     """Return the layers by the names of `transformers`, whatever the checkpoint calls them."""
-    return model_tensors(config.spec, config.module_names).layers
+    return model_tensors(config.stored_spec, config.module_names).layers
 
 
 def _check(
@@ -181,12 +197,21 @@ class _Reader:
         self._dtype = dtype
         self._scale = scale
 
-    def update(self, linear: LinearTensors) -> _core.LowRank:
-        """Pack what is there of layers with the same inputs."""
+    def update(self, linear: LinearTensors, share: Share | None = None) -> _core.LowRank:
+        """Pack what is there of layers with the same inputs.
+
+        Args:
+            linear: The layers.
+            share: Which of their outputs are wanted; None wants all.
+        """
         parts, first = [], 0
-        for name, outputs in zip(linear.names, linear.outputs, strict=True):
+        for name, rows in zip(linear.names, linear.rows_of_names, strict=True):
+            outputs = sum(part.num for part in rows)
+            if share is not None:
+                outputs = sum(share.width(*part) for part in rows)
             if _PREFIX + name + _A in self._stored:
                 a, b = (self._read(_PREFIX + name + half) for half in (_A, _B))
+                b = b if share is None else share.held(b, rows)
                 parts.append((first, self._scale, a, b))
                 item_size = self._dtype.itemsize
                 self.num_bytes += _core.low_rank_bytes(outputs, linear.inputs, len(a), item_size)

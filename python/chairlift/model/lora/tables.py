@@ -1,7 +1,11 @@
 """The adapters of a model by slot, where its forward pass reads them."""
 
+from pathlib import Path
+
 from chairlift import _core
-from chairlift.model.lora.load import AdaptedLayers, PackedAdapter
+from chairlift.model.config import ModelConfig
+from chairlift.model.lora.folder import AdapterFolder
+from chairlift.model.lora.load import AdaptedLayers, PackedAdapter, load_adapter
 
 LayerAdapters = AdaptedLayers[_core.AdapterTable]
 
@@ -21,6 +25,12 @@ class AdapterTables:
             AdaptedLayers._make(_core.AdapterTable(num_slots) for _ in AdaptedLayers._fields)
             for _ in range(num_layers)
         )
+
+    def read(
+        self, folder: Path | AdapterFolder, config: ModelConfig, max_rank: int
+    ) -> PackedAdapter:
+        """Read an adapter that `set` can take, on any thread; see `load_adapter`."""
+        return load_adapter(folder, config, max_rank)
 
     def set(self, slot: int, adapter: PackedAdapter | None) -> None:
         """Put an adapter into a slot, or empty it; call between two steps.

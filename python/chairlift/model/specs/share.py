@@ -5,9 +5,12 @@ columns. A column is summed over all inputs in the order of one process, and not
 ranks, so that each number has the same bits however many ranks there are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from chairlift.model.specs.layer_parts import Experts, Mlp
 from chairlift.model.specs.model_spec import LayerSpec, ModelSpec
@@ -51,6 +54,11 @@ class Share:
         """Return how many columns each rank holds, of so many; see `columns`."""
         num_ranks = self.num_ranks
         return [Share(rank, num_ranks).width(width, unit) for rank in range(num_ranks)]
+
+    def held(self, rows: Tensor, parts: Sequence[Rows]) -> Tensor:
+        """Return the rows `[N, ...]` of some parts that this rank holds."""
+        each = zip(torch.split(rows, [part.num for part in parts]), parts, strict=True)
+        return torch.cat([of_part[self.columns(*part)] for of_part, part in each])
 
     def of(self, spec: ModelSpec) -> ModelSpec:
         """Return a model as one rank computes it: with its heads, and the numbers between them."""

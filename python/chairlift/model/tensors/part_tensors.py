@@ -98,8 +98,12 @@ class LinearTensors(NamedTuple):
     @property
     def rows(self) -> tuple[Rows, ...]:
         """All outputs, where a rank computes some of each part of them."""
-        parts = self.parts or tuple((Rows(num),) for num in self.outputs)
-        return tuple(chain.from_iterable(parts))
+        return tuple(chain.from_iterable(self.rows_of_names))
+
+    @property
+    def rows_of_names(self) -> tuple[tuple[Rows, ...], ...]:
+        """The outputs of each name, in parts."""
+        return self.parts or tuple((Rows(num),) for num in self.outputs)
 
     def runs(self, quant_types: Mapping[str, str]) -> Iterator[tuple["LinearTensors", str | None]]:
         """Yield neighbours that are stored alike, and the type of their blocks.
@@ -107,8 +111,7 @@ class LinearTensors(NamedTuple):
         Args:
             quant_types: Block types by the names of tensors that stay as they are stored.
         """
-        parts = self.parts or tuple((Rows(num),) for num in self.outputs)
-        layers = zip(self.names, self.outputs, parts, strict=True)
+        layers = zip(self.names, self.outputs, self.rows_of_names, strict=True)
         for kind, run in groupby(layers, lambda layer: quant_types.get(f"{layer[0]}.weight")):
             names, outputs, parts = zip(*run, strict=True)
             order = self.interleaved if names[0] == self.names[0] else None

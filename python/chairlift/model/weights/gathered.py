@@ -65,14 +65,28 @@ class GatheredLinear:
         self._gather.gather(part, out, self._output_widths)
         return out
 
+    def inputs_like(self, x: Tensor) -> Tensor:
+        """Return where a call for `x` `[T, ...]` puts the inputs of all ranks, `[T, in_features]`.
+
+        The next layer writes over them.
+        """
+        if not self._input_widths:
+            return x
+        return scratch(self._gather, len(x), self.in_features, x.dtype, is_input=True)
+
     def _whole(self, x: Tensor) -> Tensor:
         """Return the inputs `[T, in_features]` of which `x` has those of this rank."""
-        whole = scratch(self._gather, len(x), self.in_features, x.dtype, is_input=True)
+        whole = self.inputs_like(x)
         parts = torch.split(x, [widths[self._rank] for widths in self._input_widths], dim=1)
         wholes = torch.split(whole, [sum(widths) for widths in self._input_widths], dim=1)
         for part, out, widths in zip(parts, wholes, self._input_widths, strict=True):
             self._gather.gather(part, out, widths)
         return whole
+
+
+def whole_inputs(layer: LinearLayer, x: Tensor) -> Tensor:
+    """Return the inputs `[T, in_features]` of the last call of a layer, which had `x`."""
+    return layer.inputs_like(x) if isinstance(layer, GatheredLinear) else x
 
 
 class GatheredExperts:

@@ -142,11 +142,7 @@ class WeightReader:
 
     def _held(self, rows: Tensor, parts: Sequence[Rows]) -> Tensor:
         """Return the rows `[N, ...]` of some parts that this rank has; without ranks all."""
-        share = self._share
-        if share is None:
-            return rows
-        each = zip(torch.split(rows, [part.num for part in parts]), parts, strict=True)
-        return torch.cat([of_part[share.columns(*part)] for of_part, part in each])
+        return rows if self._share is None else self._share.held(rows, parts)
 
     def columns(self, rows: Tensor) -> Tensor:
         """Return the rows `[out, ...]` of one layer that this rank has; without ranks all."""
