@@ -1,5 +1,6 @@
 """Adapters on several processes: each rank has the update of its columns."""
 
+import gc
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ from chairlift.engine.ranks import adapter_socket, lead
 
 from tests.engine import adapters, tiny_model
 from tests.engine.drive import drain, greedy, run
-from tests.engine.test_ranks import make_ranks, ranks_of, wait_until  # noqa: F401, a fixture
+from tests.engine.test_ranks import is_gone, make_ranks, ranks_of, wait_until  # noqa: F401, a fixture
 
 NUM_TOKENS = 10
 KINDS = {
@@ -153,3 +154,11 @@ def test_an_adapter_that_is_given_up_leaves_nothing_open(make_ranks, folders):  
         engine.adapters.read(info)
         engine.adapters.drop(info)
     assert num_open() == before
+
+
+def test_an_engine_that_is_dropped_ends_its_ranks(make_engine, folders):
+    engine = make_engine(adapters={"all": str(folders["all"])}, tensor_parallel=2)
+    process_ids = ranks_of(engine).process_ids
+    del engine
+    gc.collect()
+    wait_until(lambda: all(map(is_gone, process_ids)))

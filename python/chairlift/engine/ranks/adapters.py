@@ -63,10 +63,10 @@ class LeadAdapters(AdapterTables):
             raise ModelError(message) from error
         packed = load_adapter(files, config, max_rank)
         load = Load(next(self._numbers), files, max_rank)
-        start = self._ranks.load_adapter(load)
         # One that is given up leaves nothing on the other ranks.
-        end = weakref.finalize(files, self._ranks.forget_adapter, load.number)
+        end = weakref.finalize(files, _forget, weakref.ref(self._ranks), load.number)
         end.atexit = False
+        start = self._ranks.load_adapter(load)
         values = {field.name: getattr(packed, field.name) for field in fields(packed)}
         return _SharedAdapter(**values, load=load, start=start)
 
@@ -101,3 +101,9 @@ class LeadAdapters(AdapterTables):
             start = self._ranks.load_adapter(adapter.load)
             self._ranks.send(adapter_message(slot, adapter.load.number))
             self._held[slot] = replace(adapter, start=start)
+
+
+def _forget(ranks: weakref.ref[Ranks], number: int) -> None:
+    # The files of an engine that is dropped must not keep its ranks.
+    if (found := ranks()) is not None:
+        found.forget_adapter(number)
