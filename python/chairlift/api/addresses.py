@@ -64,6 +64,13 @@ def is_local(address: str) -> bool:
     return number.is_loopback
 
 
+def host_and_port(address: str) -> tuple[str, int] | None:
+    """Return the host, as `host_of`, and the port of an address; None of one that has none."""
+    _, colon, port = _SCHEME.sub("", address, count=1).rpartition(":")
+    is_tcp = colon and port.isdecimal() and not address.startswith(("unix:", "unix-abstract:"))
+    return (host_of(address), int(port)) if is_tcp else None
+
+
 def host_of(address: str) -> str:
     """Return the host of an address, in small letters and without brackets."""
     named = _SCHEME.sub("", address, count=1)

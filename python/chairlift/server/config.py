@@ -138,6 +138,9 @@ class ServerConfig(BaseModel):
     """File of the bearer token for prefill servers; default: none is sent."""
     prefill_ca: str | None = None
     """PEM file of the authorities of their certificates; default: plain text."""
+    prefill_address: str | None = None
+    """HOST:PORT of this server as the prefill_peers of others name it, with role prefill: for
+    gateways that pair servers (kv_transfer_params). Default: listen."""
     strict_roles: bool = False
     """With role decode: a long prompt whose KV blocks do not come fails (PREFILL_UNAVAILABLE)
     instead of being computed here."""

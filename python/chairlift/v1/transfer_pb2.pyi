@@ -7,16 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("layout", "token_ids", "first_block", "scope")
+    __slots__ = ("layout", "token_ids", "first_block", "scope", "ticket", "instance")
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     layout: bytes
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     first_block: int
     scope: str
-    def __init__(self, layout: _Optional[bytes] = ..., token_ids: _Optional[_Iterable[int]] = ..., first_block: _Optional[int] = ..., scope: _Optional[str] = ...) -> None: ...
+    ticket: str
+    instance: str
+    def __init__(self, layout: _Optional[bytes] = ..., token_ids: _Optional[_Iterable[int]] = ..., first_block: _Optional[int] = ..., scope: _Optional[str] = ..., ticket: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class PrefillResponse(_message.Message):
     __slots__ = ("accepted", "blocks", "end")

@@ -8,6 +8,7 @@ from chairlift.api.sampler_options import SamplingParameters
 from chairlift.api.types import Output, PrefixCache
 from chairlift.engine.lora.types import AdapterUse
 from chairlift.engine.prepare.block_export import BlockExport
+from chairlift.engine.prepare.block_source import BlockSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class Prepared:
     stop_regex: _core.StopRegex | None = field(default=None, repr=False)
     export: BlockExport | None = field(default=None, repr=False)
     """Takes the KV blocks of the prompt, for another server."""
+    source: BlockSource | None = field(default=None, repr=False)
+    """Has the KV blocks of the prompt; None leaves the choice of a server to this one."""
     parser: _core.AnswerParser | None = field(default=None, repr=False)
     """Finds reasoning and function calls in the answer; None leaves it text."""
 

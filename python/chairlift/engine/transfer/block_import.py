@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from chairlift.engine.prepare.block_source import BlockSource
+
 _MAX_WAITING_BYTES: Final = 8 * 2**20
 """Blocks of an import that were received and not placed, and one more."""
 
@@ -16,17 +18,25 @@ class BlockImport:
         first: Index of the first block that is wanted.
         count: How many are wanted.
         scope: Names tenant and salt, as the other server may know them.
+        source: The server that has them, and what it gave for them; None is any server.
         limit_s: Seconds that the transfer may take.
         was_late: Whether it took longer.
         next_index: Index of the next block to be placed.
     """
 
     def __init__(
-        self, token_ids: list[int], first: int, count: int, scope: str, limit_s: float
+        self,
+        token_ids: list[int],
+        first: int,
+        count: int,
+        scope: str,
+        limit_s: float,
+        source: BlockSource | None = None,
     ) -> None:
         self.token_ids = token_ids
         self.first, self.count = first, count
         self.scope = scope
+        self.source = source
         self.limit_s = limit_s
         self.was_late = False
         self.next_index = first

@@ -10,7 +10,6 @@ all placed, late, failed, cancelled   -> released: in the queue, computes what i
 A request draws its tokens here, from its last prompt token on: no state of a sampler moves.
 """
 
-import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.engine.prepare.block_source import scope_of
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.transfer.block_import import BlockImport, Fetcher
 from chairlift.engine.transfer.layout import pool_bytes
@@ -118,16 +118,17 @@ class BlockImports:
         """Hold a new request that lacks many blocks, and let another server compute them."""
         missing = scheduler.missing_blocks(request_id)
         first, count = missing.first, len(missing)
-        size = self._block_size
-        if count * size < MIN_TOKENS:
+        size, source = self._block_size, prepared.source
+        # What another server has computed already is no work there.
+        if count * size < (1 if source is not None else MIN_TOKENS):
             return
         predicted = scheduler.predict_prompt(first * size, count * size)
-        if predicted is not None and predicted < MIN_SAVED_NS:
+        if source is None and predicted is not None and predicted < MIN_SAVED_NS:
             return
         limit = _limit_ns(predicted, prepared.times.start_within_s)
         token_ids = prepared.prompt[: (first + count) * size + 1]
-        scope = self._scope(prepared.tenant, prepared.prefix_cache.salt)
-        blocks = BlockImport(token_ids, first, count, scope, limit / _NS_PER_S)
+        scope = scope_of(prepared.tenant, prepared.prefix_cache.salt, self._scope_key)
+        blocks = BlockImport(token_ids, first, count, scope, limit / _NS_PER_S, source)
         now = self._clock()
         loading = _Loading(request_id, blocks, now + limit)
         if len(self._loading) >= _core.MAX_LIVE_TRANSFERS or not self._fetcher.fetch(blocks):
@@ -138,11 +139,6 @@ class BlockImports:
             self._loading.append(loading)
         else:
             blocks.cancel()
-
-    def _scope(self, tenant: str, salt: str) -> str:
-        """Return what another server calls a tenant and a salt: it learns neither of them."""
-        text = f"{len(tenant)} {tenant}{salt}".encode(errors="surrogatepass")
-        return hashlib.blake2b(text, key=self._scope_key, digest_size=16).hexdigest()
 
     def turn(self, scheduler: _core.Scheduler) -> None:
         """Place blocks that have come, and release requests whose imports are over."""

@@ -28,6 +28,7 @@ from chairlift.server.calls.registry import Registry
 from chairlift.server.calls.resumables import Resumables
 from chairlift.server.calls.telemetry import new_telemetry
 from chairlift.server.config import ServerConfig, grpc_options
+from chairlift.server.handoff.handoffs import Handoffs
 from chairlift.server.kv_events.publishing import KvPublishing
 from chairlift.server.limits.backlog import Backlog
 from chairlift.server.limits.engine_state import end_batch, load_of, num_without_row, queue_capacity
@@ -85,7 +86,8 @@ class Server:
         self._ports = Ports(config)
         authenticator = new_authenticator(config)
         self._kv_publishing = KvPublishing(config, engine_config)
-        self._transfers = Transfers(config, engine_config)
+        self._handoffs = Handoffs(config, engine_config.block_size)
+        self._transfers = Transfers(config, engine_config, self._handoffs)
         self._guard = guard
         self._recorder = None if config.record is None else TraceRecorder(Path(config.record))
         self._engine: AsyncEngine | None = None
@@ -112,6 +114,7 @@ class Server:
             metrics=self.metrics,
             telemetry=new_telemetry(config.otlp_endpoint, config.model_names[0]),
             kv_events=self._kv_publishing.events,
+            handoffs=self._handoffs,
             write_timeout_s=config.write_timeout_s,
         )
         self._overview = Overview(self._context, engine_config, config)
@@ -151,6 +154,7 @@ class Server:
             self._transfers,
         )
         await self._ports.open(server, self._new_http, self.metrics.registry)
+        self._handoffs.listens_on(str(self._ports.address))
         await self._publish_kv_events()
         self._watchdog = Watchdog(self._config.step_timeout_s, self._guard)
         self._watchdog.limit_silence(self._config.load_timeout_s)

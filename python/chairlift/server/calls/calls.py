@@ -13,10 +13,12 @@ from typing import Any
 
 from chairlift.api import types
 from chairlift.api.errors import EngineState, Reason, RequestError
+from chairlift.engine.prepare.prepared import Prepared
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.outbox import Outbox
 from chairlift.server.calls.requests import Requests
 from chairlift.server.convert.messages import DeliveryOptions
+from chairlift.server.handoff.handoffs import Handoff
 from chairlift.server.limits.receiving import Messages
 from chairlift.server.rpc.status import INTERNAL_MESSAGE
 from chairlift.server.rpc.status_interceptor import ServicerContext
@@ -242,13 +244,32 @@ class ConvertedCall(OneCall):
         request: types.Request,
         output: DeliveryOptions,
         label: str,
+        handoff: Handoff | None = None,
     ) -> None:
         super().__init__(server, outbox, context)
+        self._server = server
         self._submission = (request, output, label)
+        self._handoff = handoff
+        self._prepared: Prepared | None = None
 
     async def submit(self) -> None:
         """Submit the request."""
-        await self._requests.submit(*self._submission, arrived_at=time.monotonic())
+        request, output, label = self._submission
+        live = await self._requests.submit(
+            request, output, label, arrived_at=time.monotonic(), handoff=self._handoff
+        )
+        if self.wants_ticket:
+            self._prepared = live.prepared
+
+    @property
+    def wants_ticket(self) -> bool:
+        """Whether the answer says where the KV blocks of the prompt are."""
+        return self._handoff is not None and self._handoff.wants_ticket
+
+    def handoff_params(self) -> dict[str, Any]:
+        """Return what another server needs to get them, if the answer is to say it."""
+        assert self._prepared is not None, "invariant: it was submitted, and wants a ticket"
+        return self._server.handoffs.params(self._prepared)
 
     def encode(self, message: bytes) -> Iterable[object]:
         """Return the responses of all events."""

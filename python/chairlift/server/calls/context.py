@@ -7,6 +7,7 @@ from chairlift.server.calls.outbox import Outboxes
 from chairlift.server.calls.registry import Registry
 from chairlift.server.calls.resumables import Resumables
 from chairlift.server.calls.telemetry import Telemetry
+from chairlift.server.handoff.handoffs import Handoffs
 from chairlift.server.kv_events.kv_events import KvEvents
 from chairlift.server.limits.backlog import Backlog
 from chairlift.server.limits.gate import Gate
@@ -33,6 +34,8 @@ class ServerContext:
     telemetry: Telemetry
     kv_events: KvEvents
     """Those of the tenants that share theirs."""
+    handoffs: Handoffs
+    """What its role makes of `kv_transfer_params`."""
     write_timeout_s: float
     """A call whose client reads nothing for this long ends."""
 

@@ -16,6 +16,7 @@ from chairlift.server.calls.request_log import log_end, log_refusal, log_trace
 from chairlift.server.calls.telemetry import operation_of
 from chairlift.server.calls.turns import Turns
 from chairlift.server.convert import messages as convert
+from chairlift.server.handoff.handoffs import Handoff
 from chairlift.server.limits.quotas import sequences_of
 from chairlift.server.rpc.status import to_error
 from chairlift.v1 import generation_pb2 as pb
@@ -110,6 +111,7 @@ class Requests:
         resume_window_s: float | None = None,
         num_kept_bytes: int = 0,
         export: BlockExport | None = None,
+        handoff: Handoff | None = None,
     ) -> LiveRequest:
         """Submit a request that is converted; every protocol's requests come this way.
 
@@ -122,14 +124,17 @@ class Requests:
             resume_window_s: How long it outlives its call; None is not at all.
             num_kept_bytes: What the call keeps with it for that time.
             export: Takes the KV blocks of its prompt.
+            handoff: What a gateway says that sends it to two servers.
 
         Raises:
-            RequestError: The same as of `start`.
+            RequestError: The same as of `start`, or its blocks cannot be moved.
         """
         engine = self._server.gate.admit()
         schedule = convert.before_deadline(self._time_remaining(), request.schedule)
         schedule = self._turns.take(schedule, time.monotonic(), is_first=not self.live)
         request = replace(request, schedule=schedule)
+        if handoff is not None:
+            handoff.check(request)
         with ExitStack() as undo:
             sequences = sequences_of(request)
             lease = self._server.quotas.acquire(self._tenant, self._connection, sequences)
@@ -139,6 +144,8 @@ class Requests:
             prepared = await engine.prepare(request, self._connection)
             if export is not None:
                 prepared = replace(prepared, export=export)
+            if handoff is not None:
+                prepared = replace(prepared, source=handoff.source(prepared))
             lease.reserve(len(prepared.prompt), prepared.num_answers)
             slot = self._server.backlog.admit(
                 self._tenant, prepared.times.start_within_s, suspended=request.credit == 0

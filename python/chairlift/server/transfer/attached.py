@@ -1,13 +1,13 @@
 """The role of a server: what it adds to the engine once the model is loaded."""
 
 import asyncio
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from chairlift.api.config import EngineConfig
 from chairlift.engine.prepare.block_export import BlockExport
 from chairlift.server.config import Role, ServerConfig
+from chairlift.server.handoff.handoffs import Handoffs
 from chairlift.server.transfer.settings import PeerSettings, peer_settings
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chairlift.engine.engine import Engine
     from chairlift.engine.transfer.exports import BlockExports
     from chairlift.engine.transfer.imports import BlockImports
+    from chairlift.server.transfer.peers import PrefillPeers
 
 
 class Exporting:
@@ -26,8 +27,8 @@ class Exporting:
         num_sent: Blocks that were sent.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self.instance = secrets.token_hex(8)
+    def __init__(self, block_size: int, instance: str) -> None:
+        self.instance = instance
         self.block_size = block_size
         self.num_sent = 0
         self._exports: BlockExports | None = None
@@ -61,8 +62,15 @@ class Transfers:
         imports: The imports of a decode server, once the model is loaded.
     """
 
-    def __init__(self, config: ServerConfig, engine_config: EngineConfig) -> None:
+    def __init__(
+        self, config: ServerConfig, engine_config: EngineConfig, handoffs: Handoffs
+    ) -> None:
         """Check the settings.
+
+        Args:
+            config: Settings of the server.
+            engine_config: Settings of the engine.
+            handoffs: Learns the layout of the blocks when the model is loaded.
 
         Raises:
             ConfigError: One is missing, malformed, not safe, or belongs to another role.
@@ -70,7 +78,9 @@ class Transfers:
         self._role, self._is_strict = config.role, config.strict_roles
         self._peers: PeerSettings | None = peer_settings(config, engine_config)
         is_prefill = config.role is Role.PREFILL
-        self.exporting = Exporting(engine_config.block_size) if is_prefill else None
+        size, instance = engine_config.block_size, handoffs.instance
+        self._handoffs = handoffs
+        self.exporting = Exporting(size, instance) if is_prefill else None
         self.imports: BlockImports | None = None
 
     async def begin(self, engine: "AsyncEngine") -> None:
@@ -88,13 +98,18 @@ class Transfers:
 
         if self.exporting is not None:
             exports, layout = export_blocks(engine)
+            self._handoffs.layout = layout
             self.exporting.begin(exports, layout)
         peers = self._peers
         if peers is not None:
-            from chairlift.server.transfer.peers import PrefillPeers
-
             self.imports = import_blocks(
                 engine,
-                lambda layout, num_bytes: PrefillPeers(peers, layout, num_bytes),
+                lambda layout, num_bytes: self._new_peers(peers, layout, num_bytes),
                 is_strict=self._is_strict,
             )
+
+    def _new_peers(self, settings: PeerSettings, layout: bytes, num_bytes: int) -> "PrefillPeers":
+        from chairlift.server.transfer.peers import PrefillPeers
+
+        self._handoffs.layout = layout
+        return PrefillPeers(settings, layout, num_bytes)

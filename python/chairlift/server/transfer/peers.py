@@ -79,10 +79,14 @@ class PrefillPeers:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="chairlift-prefill")
 
     def fetch(self, wanted: BlockImport) -> bool:
-        """Ask the server with the fewest live calls; False where none can be asked."""
-        now = time.monotonic()
+        """Ask its source, else the server with the fewest calls; False where none can be asked."""
+        now, source = time.monotonic(), wanted.source
         with self._lock:
-            open_peers = [peer for peer in self._peers if peer.open_from <= now]
+            open_peers = [
+                peer
+                for peer in self._peers
+                if peer.open_from <= now and (source is None or peer.address == source.address)
+            ]
             if not open_peers or self._is_closed:
                 return False
             # At random among equals, so that several decode servers do not all ask the first.
@@ -110,11 +114,30 @@ class PrefillPeers:
                 self._live.discard(wanted)
 
     def _receive(self, peer: _Peer, wanted: BlockImport) -> None:
+        source = wanted.source
+        if source is not None:
+            try:
+                self._call(peer, wanted, source.scope, source.ticket, source.instance)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.NOT_FOUND:
+                    raise
+                # It has ended, or is another tenant's: the prompt is one as any other.
+                note = fields(peer=peer.address, error=str(error.details())[:200])
+                _log.info("a prefill server does not know a ticket", extra=note)
+            else:
+                return
+        self._call(peer, wanted, wanted.scope)
+
+    def _call(
+        self, peer: _Peer, wanted: BlockImport, scope: str, ticket: str = "", instance: str = ""
+    ) -> None:
         request = pb.PrefillRequest(
             layout=self._layout,
             token_ids=wanted.token_ids,
             first_block=wanted.first,
-            scope=wanted.scope,
+            scope=scope,
+            ticket=ticket,
+            instance=instance,
         )
         call = peer.stub.Prefill(request, timeout=wanted.limit_s, metadata=self._metadata)
         wanted.on_cancel(call.cancel)

@@ -12,6 +12,7 @@ from chairlift.api import types
 from chairlift.api.errors import Reason, RequestError, refusal
 from chairlift.engine.prepare.block_export import BlockExport
 from chairlift.server.calls.context import ServerContext
+from chairlift.server.handoff.tickets import Holder
 from chairlift.server.protocols.names import Names
 from chairlift.server.rpc.status_interceptor import ServicerContext
 from chairlift.server.rpc.writer import Writer
@@ -55,15 +56,17 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
     async def _prefill(self, request: pb.PrefillRequest, context: ServicerContext) -> None:
         engine = self._server.gate.admit()
         block_size, first, count = self._checked(request)
+        num_tokens = (first + count) * block_size + 1
         # Before they are converted: a message holds a million.
         engine.engine.text_limits.check_length(len(request.token_ids), num_answer=1)
+        tenant = self._server.authenticator.tenant(context)
+        holder = self._holder(request, num_tokens, tenant)
         arrived, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def wake() -> None:
             loop.call_soon_threadsafe(arrived.set)
 
         export = self._exporting.new_export(first, count, wake)
-        tenant = self._server.authenticator.tenant(context)
         writer = Writer(context, self._server.write_timeout_s)
         with self._server.outboxes.open() as outbox:
             live = PrefillRequests(
@@ -74,9 +77,8 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
                 time_remaining=context.time_remaining,
             )
             live.arrived = arrived
-            num_tokens = (first + count) * block_size + 1
             try:
-                await live.submit_counted(_request(request, num_tokens, tenant), export=export)
+                await live.submit_counted(_request(request, num_tokens, holder), export=export)
                 accepted = pb.PrefillAccepted(instance=self._exporting.instance)
                 await writer.write(pb.PrefillResponse(accepted=accepted).SerializeToString())
                 while live.end is None:
@@ -94,6 +96,24 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
                 # Only synchronous work here: this also runs when the call is being cancelled.
                 export.close()
                 live.close()
+
+    def _holder(self, request: pb.PrefillRequest, num_tokens: int, tenant: str) -> Holder:
+        """Return the tenant and the salt whose blocks a call shares.
+
+        Raises:
+            RequestError: Its ticket is not known, or counts for another prompt or scope.
+        """
+        if not request.ticket:
+            return Holder(tenant, request.scope)
+        handoffs = self._server.handoffs
+        holder = None
+        if request.instance == handoffs.instance:
+            prompt = request.token_ids[:num_tokens]
+            holder = handoffs.tickets.find(request.ticket, request.scope, prompt)
+        if holder is None:
+            message = "ticket: expected one of this instance, prompt and scope that has not ended"
+            raise RequestError(Reason.UNKNOWN_REQUEST, message, field="ticket")
+        return holder
 
     async def _write(self, export: BlockExport, writer: Writer) -> None:
         """Write the blocks that have come.
@@ -135,13 +155,16 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
         return block_size, first, num_blocks - first
 
 
-def _request(request: pb.PrefillRequest, num_tokens: int, tenant: str) -> types.Request:
-    """Return the request that computes a prompt; the token that it draws is not used."""
+def _request(request: pb.PrefillRequest, num_tokens: int, holder: Holder) -> types.Request:
+    """Return the request that computes a prompt; the token that it draws is not used.
+
+    With a ticket the work is that of the ticket's tenant, and the quotas are the caller's.
+    """
     return types.Request(
         list(request.token_ids[:num_tokens]),
         types.Sampling(temperature=0.0),
         types.Stopping(max_tokens=1, ignore_eos=True),
         types.Output(text=False),
-        prefix_cache=types.PrefixCache(salt=request.scope),
-        tenant=tenant,
+        prefix_cache=types.PrefixCache(salt=holder.salt),
+        tenant=holder.tenant,
     )

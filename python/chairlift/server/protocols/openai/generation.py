@@ -11,11 +11,13 @@ from http import HTTPStatus
 from typing import Final
 
 from chairlift.api.errors import Reason, RequestError
+from chairlift.engine.prepare.prepared import Prepared
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.http.errors import HttpError, refused
 from chairlift.server.http.exchange import Exchange
 from chairlift.server.http.http_call import EVENT_STREAM, HttpCall
 from chairlift.server.limits.quotas import sequences_of
+from chairlift.server.protocols.openai.handing import with_params
 from chairlift.server.protocols.openai.job import Job, Origin, Stream
 from chairlift.server.protocols.openai.resuming import (
     HANDLE_HEADER,
@@ -45,6 +47,7 @@ class Generation(HttpCall):
         self._window_s = window_s(server, exchange, job)
         self.has_ids = self._window_s is not None
         self.origin = Origin("", 0, job.model)
+        self._prepared: Prepared | None = None
 
     async def start(self) -> None:
         """Submit the requests.
@@ -70,12 +73,21 @@ class Generation(HttpCall):
                 traceparent=traceparent,
                 resume_window_s=self._window_s,
                 num_kept_bytes=num_kept_bytes,
+                handoff=self._job.handoff,
             )
             if number == 0:
+                self._prepared = live.prepared
                 self.origin = Origin(live.handle, int(time.time()), self._job.model)
             if live.resumable is not None:
                 live.resumable.context = Written.of(self._job, self.origin)
         self._end_requests()
+
+    def with_params(self, pieces: list[bytes]) -> list[bytes]:
+        """Return the body of a response with what another server needs, if a gateway wants it."""
+        handoff = self._job.handoff
+        if handoff is None or not handoff.wants_ticket or self._prepared is None:
+            return pieces
+        return with_params(self._server, pieces, self._prepared)
 
     def resume(self, origin: Origin) -> None:
         """Take over the stream of another exchange; all its events come again.
@@ -137,7 +149,7 @@ async def serve(server: ServerContext, exchange: Exchange, job: Job) -> None:
     except RequestError as error:
         raise HttpError.of(job.names.translate(error)) from None
     headers = (("content-type", "application/json"), *_names(generation))
-    await exchange.respond_in_turns(answer.body(), headers)
+    await exchange.respond_in_turns(generation.with_params(answer.body()), headers)
 
 
 async def continue_stream(server: ServerContext, exchange: Exchange) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from chairlift.api import types
 from chairlift.server.convert.messages import DeliveryOptions
+from chairlift.server.handoff.handoffs import Handoff
 from chairlift.server.http.errors import HttpError
 from chairlift.server.protocols.names import Names
 from chairlift.v1 import generation_pb2 as pb
@@ -82,3 +83,5 @@ class Job:
     names: Names
     num_kept_bytes: int = 0
     """What `answer` and `stream` keep of the body."""
+    handoff: Handoff | None = None
+    """What a gateway says that sends the request to two servers."""

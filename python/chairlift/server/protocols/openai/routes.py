@@ -23,6 +23,7 @@ from chairlift.server.protocols.openai.chat import chat_job
 from chairlift.server.protocols.openai.completions import completions_job
 from chairlift.server.protocols.openai.embeddings import embeddings, rerank
 from chairlift.server.protocols.openai.generation import continue_stream, serve
+from chairlift.server.protocols.openai.handing import take_handoff, with_handoff
 from chairlift.server.protocols.openai.input_tokens import input_tokens
 from chairlift.server.protocols.openai.job import Job
 from chairlift.server.protocols.openai.logprobs import TokenTexts
@@ -44,8 +45,8 @@ def routes(
     """
     api = _Api(server, config, is_serving)
     return [
-        route("/v1/chat/completions", "POST", functools.partial(api.generate, chat_job)),
-        route("/v1/completions", "POST", functools.partial(api.generate, completions_job)),
+        route("/v1/chat/completions", "POST", functools.partial(api.choices, chat_job)),
+        route("/v1/completions", "POST", functools.partial(api.choices, completions_job)),
         route("/v1/responses", "POST", functools.partial(api.generate, responses_job)),
         route("/v1/responses/input_tokens", "POST", api.input_tokens),
         route("/v1/streams/{handle}", "GET", api.stream),
@@ -79,6 +80,15 @@ class _Api:
             lambda value: to_job(value, served_names(server, tenant, value), texts, tenant)
         )
         await serve(server, exchange, with_adapter(server, job))
+
+    async def choices(self, to_job: ToJob, exchange: Exchange) -> None:
+        """Answer a request for text that a gateway may send to two servers."""
+
+        def paired(value: Any, served: Sequence[str], texts: TokenTexts, tenant: str) -> Job:
+            body, handoff = take_handoff(self._server, value)
+            return with_handoff(to_job(body, served, texts, tenant), handoff)
+
+        await self.generate(paired, exchange)
 
     async def input_tokens(self, exchange: Exchange) -> None:
         """Count the tokens of the input of a response."""

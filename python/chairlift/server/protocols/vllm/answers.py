@@ -1,5 +1,6 @@
 """Events to `GenerateResponse`: a chunk for the tokens of each step, and the end of each answer."""
 
+import json
 from collections.abc import Iterable
 from typing import Final
 
@@ -8,6 +9,7 @@ from chairlift.server.calls.calls import ConvertedCall
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.outbox import Outbox
 from chairlift.server.convert.messages import DeliveryOptions
+from chairlift.server.handoff.handoffs import Handoff
 from chairlift.server.protocols.stubs import vllm_engine_pb2 as vllm
 from chairlift.server.rpc.status_interceptor import ServicerContext
 from chairlift.v1 import generation_pb2 as pb
@@ -33,8 +35,9 @@ class EngineCall(ConvertedCall):
         label: str,
         *,
         is_stream: bool,
+        handoff: Handoff | None = None,
     ) -> None:
-        super().__init__(server, outbox, context, request, output, label)
+        super().__init__(server, outbox, context, request, output, label, handoff)
         self._is_stream = is_stream
         self._num_prompt_tokens = 0
         self._answers: dict[int, vllm.GenerateComplete] = {}
@@ -82,6 +85,8 @@ class EngineCall(ConvertedCall):
             complete.matched_stop_str = finished.stop
         elif match == "stop_token_id":
             complete.matched_token_id = finished.stop_token_id
+        if self.wants_ticket and complete.finish_reason != "abort":
+            complete.kv_transfer_params_json = json.dumps(self.handoff_params())
         return vllm.GenerateResponse(complete=complete)
 
 

@@ -38,11 +38,10 @@ NAMES: Final = Names(
 
 _OF_OTHER_WORKERS: Final = (
     "kv_transfer_params",
-    "kv_transfer_params_json",
     "mm_inputs",
     "media_refs",
 )
-"""Disaggregated prefill, and media."""
+"""The older form of `kv_transfer_params_json`, and media."""
 
 
 def to_request(

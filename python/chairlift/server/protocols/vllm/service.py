@@ -12,6 +12,7 @@ from chairlift.api.config import EngineConfig
 from chairlift.api.errors import Reason, RequestError
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.calls.pooling_requests import pool
+from chairlift.server.handoff.params import from_json
 from chairlift.server.protocols.stubs import smg_common_pb2 as common
 from chairlift.server.protocols.stubs import vllm_engine_pb2 as vllm
 from chairlift.server.protocols.stubs import vllm_engine_pb2_grpc
@@ -22,6 +23,7 @@ from chairlift.server.protocols.vllm.kv_events import KvSubscriptions
 from chairlift.server.rpc.status_interceptor import ServicerContext
 from chairlift.server.rpc.writer import Writer
 
+KV_PARAMS: Final = "kv_transfer_params_json"
 MAX_ABORTED: Final = 4096
 """Ids of one `Abort`."""
 
@@ -58,6 +60,10 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         limits = engine.engine.text_limits
         try:
             converted, output = to_request(request, tenant=tenant, limits=limits)
+            handoff = None
+            if request.HasField(KV_PARAMS):
+                value = from_json(request.kv_transfer_params_json, KV_PARAMS)
+                handoff = server.handoffs.take(value, KV_PARAMS)
             with server.outboxes.open() as outbox:
                 call = EngineCall(
                     server,
@@ -67,6 +73,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
                     output,
                     request.request_id,
                     is_stream=request.stream,
+                    handoff=handoff,
                 )
                 await call.run()
         except RequestError as error:
@@ -121,11 +128,16 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         """Return the process and its settings; answer while the model is loading, too."""
         engine = self._server.gate.loaded
         config = self._config if engine is None else engine.config
+        handoffs = self._server.handoffs
         dtype = "" if engine is None else str(engine.engine.model_config.dtype)
         return vllm.GetServerInfoResponse(
             active_requests=len(self._server.live),
             uptime_seconds=time.monotonic() - self._started_at,
             server_type="chairlift",
+            kv_connector=handoffs.connector,
+            kv_role=handoffs.kv_role,
+            kv_engine_id=handoffs.engine_id,
+            pairing_protocol=handoffs.pairing,
             data_parallel_size=1,
             block_size=config.block_size,
             kv_cache_dtype=config.kv_cache_dtype.value,

@@ -1,0 +1,1 @@
+"""Requests that a gateway sends to two servers, first to one that computes the prompt."""
