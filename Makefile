@@ -255,7 +255,7 @@ check-client-wheel: setup ## Build the wheel of chairlift-client, install it alo
 	@$(BIN)/python -m tests.clients.distribution $(UV) $(TOOLS)
 
 .PHONY: check-gateways
-check-gateways: setup ## smg, Envoy with an endpoint picker, Dynamo's selection service, Triton's client: the real ones before servers (GATEWAYS="smg picker")
+check-gateways: setup ## smg, also before servers with roles, Envoy with an endpoint picker, Dynamo's selection service, Triton's client: the real ones before servers (GATEWAYS="smg pairs picker")
 	@$(BIN)/python -m tests.clients.gateways $(TOOLS) $(GATEWAYS)
 
 .PHONY: check-page

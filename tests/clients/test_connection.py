@@ -5,7 +5,7 @@ import re
 
 import grpc
 import pytest
-from chairlift.api.addresses import is_local
+from chairlift.api.addresses import host_and_port, is_local
 from chairlift.api.errors import ConfigError, NoServerError, ServerError
 from chairlift.client import connect, connect_async
 from chairlift.client.proxies import proxy_of
@@ -189,3 +189,19 @@ def test_ranges_of_addresses_go_around_a_proxy(monkeypatch):
 )
 def test_a_local_address_is_known(address, expected):
     assert is_local(address) is expected
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("Localhost:5", ("localhost", 5)),
+        ("[::1]:5", ("::1", 5)),
+        ("dns:///h.example:5", ("h.example", 5)),
+        ("ipv4:10.0.0.1:5", ("10.0.0.1", 5)),
+        ("unix:/a:5", None),
+        ("h.example", None),
+        ("h.example:", None),
+    ],
+)
+def test_an_address_has_a_host_and_a_port(address, expected):
+    assert host_and_port(address) == expected

@@ -1,6 +1,6 @@
 """`make check-gateways`: smg, Dynamo's selection, Triton's client, Envoy with a picker: real ones.
 
-    python -m tests.clients.gateways TOOLS [smg] [dynamo] [triton] [picker]
+    python -m tests.clients.gateways TOOLS [smg] [pairs] [dynamo] [triton] [picker]
 
 A client whose package cannot be installed is an error.
 """
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.clients.gateways import dynamo, picker, proxies, smg
+from tests.clients.gateways import dynamo, pairs, picker, proxies, smg
 
 HERE = Path(__file__).parent
 TRITON = "tritonclient[grpc]==2.73.0"
@@ -19,7 +19,7 @@ TRITON = "tritonclient[grpc]==2.73.0"
 
 def main() -> None:
     tools = Path(sys.argv[1]).resolve() / "clients"
-    chosen = sys.argv[2:] or ["smg", "dynamo", "triton", "picker"]
+    chosen = sys.argv[2:] or ["smg", "pairs", "dynamo", "triton", "picker"]
     if "triton" in chosen:
         python = environment(tools / "tritonclient", TRITON)
         with served("--protocol", "oip", listen="127.0.0.1:0") as address:
@@ -40,6 +40,19 @@ def main() -> None:
                 for port in ports
             ]
             smg.check(command, [address for address, _ in workers], ports, workers[0][1].kill)
+
+    if "pairs" in chosen:
+        check_pairs(environment(tools / "smg", smg.PACKAGE).with_name("smg"))
+
+
+def check_pairs(command: Path) -> None:
+    """Run the gateway before a prefill and a decode server."""
+    ports = [smg.free_port() for _ in range(2)]
+    doors = [("--protocol", "vllm", "--metrics-listen", f"127.0.0.1:{port}") for port in ports]
+    with running(*doors[0], "--role", "prefill", listen="127.0.0.1:0") as (prefill, process):
+        roles = ("--role", "decode", "--prefill-peers", prefill, "--strict-roles")
+        with running(*doors[1], *roles, listen="127.0.0.1:0") as (decode, _):
+            pairs.check(command, (prefill, ports[0]), (decode, ports[1]), process.kill)
 
 
 def environment(folder: Path, *packages: str) -> Path:
