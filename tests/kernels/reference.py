@@ -89,10 +89,29 @@ def linear_in_groups(
     return y
 
 
+def rotated(x: Tensor) -> Tensor:
+    """Multiply the rows of `x` `[N, K]` by Hadamard matrices of 64, for the rest of 16, then of 4.
+
+    Each is divided by the root of its size; up to three numbers stay.
+    """
+    x, first = x.float(), 0
+    parts = []
+    for size in (64, 16, 4, 1):
+        end = first + (x.shape[1] - first) // size * size
+        part = x[:, first:end]
+        distance = size // 2
+        while distance > 0:
+            low, high = part.reshape(len(x), -1, 2, distance).unbind(-2)
+            part, distance = torch.stack((low + high, low - high), -2).flatten(1), distance // 2
+        parts.append(part * size**-0.5)
+        first = end
+    return torch.cat(parts, dim=1)
+
+
 def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear with weights in eight bits, a scale per group."""
-    codes, scales = quantize_int8(weight)
-    return linear_in_groups(x, codes, scales, None, bias)
+    """Linear with rotated weights in eight bits, a scale per group, and rotated inputs."""
+    codes, scales = quantize_int8(rotated(weight))
+    return linear_in_groups(rotated(x), codes, scales, None, bias)
 
 
 def linear_int4(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -24,7 +24,8 @@ def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Ten
 @dtype
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(
-    "shape", [(1, 64, 96), (7, 33, 50), (70, 130, 17), (3, 1, 1), (9, 100, 40)]
+    "shape",
+    [(1, 64, 96), (7, 33, 50), (70, 130, 17), (3, 1, 1), (9, 100, 40), (2, 20, 33), (40, 576, 70)],
 )
 def test_a_layer_has_the_bits_of_its_twin(quantize, dtype, has_bias, shape):
     tokens, in_features, out_features = shape
@@ -100,10 +101,24 @@ def test_an_outlier_of_a_token_leaves_its_other_groups_as_they_are(quantize):
     with_outlier = x.clone()
     with_outlier[0, 0] = 1000
     layer = Linear(weight, None, quantize)
-    weight[:, 32:] = 0
-    first_group = Linear(weight, None, quantize)
-    rest = layer(x) - first_group(x)
-    assert torch.allclose(layer(with_outlier) - first_group(with_outlier), rest, atol=0.01)
+    # The groups of one block of the rotation.
+    weight[:, 64:] = 0
+    first_groups = Linear(weight, None, quantize)
+    rest = layer(x) - first_groups(x)
+    assert torch.allclose(layer(with_outlier) - first_groups(with_outlier), rest, atol=0.01)
+
+
+def test_a_large_input_costs_int8_less_than_its_group_without_rotation():
+    x, weight = randn(16, 1024), randn(256, 1024, seed=1)
+    x[:, ::32] *= 30
+    expected = x @ weight.T
+
+    def error(y: Tensor) -> float:
+        return float((y - expected).square().mean() / expected.square().mean())
+
+    codes, scales = reference.quantize_int8(weight)
+    plain = reference.linear_in_groups(x, codes, scales, None, None)
+    assert error(Linear(weight, None, "int8")(x)) < 0.5 * error(plain)
 
 
 def test_a_layer_takes_the_bytes_that_are_told():

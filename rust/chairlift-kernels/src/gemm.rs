@@ -1,7 +1,8 @@
 //! Linear layers: `out = x W^T + b`, one weight matrix packed once and read once per step.
 //!
 //! - [`linear`] holds layers in `f32` and `bf16` (`bf16_pairs`: by dot products of pairs), [`grouped`] those of four and
-//!   eight bits; `quants` is their arithmetic, [`quantize`] and [`blocks`] where their weights come from.
+//!   eight bits; `quants` is their arithmetic, [`quantize`] and [`blocks`] where their weights come from,
+//!   [`rotation`] what is done to weights and inputs before.
 //! - [`layer`] is any of them, and [`experts`] a mixture of small ones.
 //! - [`panels`] walks over the packed weights, which `shares` gives to threads; [`accumulator`] is the inner loop in
 //!   registers; [`operand`] is what a row brings to it.
@@ -27,5 +28,6 @@ mod plain_product;
 pub mod quantize;
 mod quants;
 mod register_tile;
+pub mod rotation;
 mod shares;
 pub mod weight_format;

@@ -150,6 +150,10 @@ impl<'a> BlockRows<'a> {
 }
 
 impl GroupSource for BlockRows<'_> {
+    fn is_rotated(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     fn group(&self, row: usize, index: usize) -> Group {
         let (weights, bytes) = self.block_type.block();

@@ -6,6 +6,8 @@
 //! order by fused multiply-adds. So neither the other rows nor the threads nor the instruction set can change a
 //! bit of a row.
 //!
+//! A layer may hold rotated weights ([`crate::gemm::rotation`]): then its inputs are rotated before they are quantized.
+//!
 //! ```text
 //!   a panel               factors of W outputs for each 256 inputs, where there are any; groups
 //!   a group of a panel    scales of W outputs; minima likewise, where there are any; lines of codes
@@ -22,6 +24,7 @@ use crate::{
         quantize::{GROUP, GroupSource, Quantization, QuantizedRows},
         quants::{InputWords, Quants},
         register_tile::{REGISTERS, panel_width},
+        rotation::rotate,
         shares::{Target, split_panels},
         weight_format::{
             Format, GroupNumbers, WeightFormat, factor_words, factors_per_panel, number_words,
@@ -50,6 +53,8 @@ pub struct GroupedLinear {
     format: WeightFormat,
     in_features: usize,
     out_features: usize,
+    /// Whether weights are rotated, and inputs have to be.
+    is_rotated: bool,
     words: Aligned<u32>,
     /// Padded to whole panels; zeros if the layer has no bias.
     bias: Aligned<f32>,
@@ -66,7 +71,7 @@ impl GroupedLinear {
         bias: Option<&[T]>,
         quantization: Quantization,
     ) -> Result<Self, ArgumentError> {
-        let source = QuantizedRows::new(weight, quantization);
+        let source = QuantizedRows::new(weight, quantization, quantization.is_rotated());
         let shape = (weight.len(), weight.width());
         Self::pack(quantization.format(), &source, shape, bias, panel_width())
     }
@@ -114,6 +119,7 @@ impl GroupedLinear {
             format,
             in_features,
             out_features,
+            is_rotated: source.is_rotated(),
             words,
             bias,
         })
@@ -233,8 +239,11 @@ impl<F: Format> Product for GroupedProduct<'_, F> {
         let mut numbers = f32::take_scratch(len);
         numbers[self.layer.in_features..len].fill(0.0);
         for r in 0..R {
-            self.x
-                .read(first + r, &mut numbers[..self.layer.in_features]);
+            let row = &mut numbers[..self.layer.in_features];
+            self.x.read(first + r, row);
+            if self.layer.is_rotated {
+                rotate(row);
+            }
             let (groups, _) = numbers[..len].as_chunks();
             let words = input_words::<I, F>();
             for (group, numbers) in packed.chunks_exact_mut(R * words).zip(groups) {

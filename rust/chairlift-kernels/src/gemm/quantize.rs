@@ -3,7 +3,10 @@
 //! Every operation is a single-precision one in a fixed order, so that the result has the same bits on
 //! every instruction set (and in `tests/kernels/reference.py`).
 
-use crate::{Element, Rows};
+use crate::{
+    Element, Rows,
+    gemm::rotation::{self, rotate_here},
+};
 use half::f16;
 
 /// Numbers that are rounded at a time: whole groups.
@@ -166,12 +169,16 @@ impl BlockScale {
 pub(crate) trait GroupSource: Sync {
     /// Group `index` of row `row`; codes beyond the end of the row may be any.
     fn group(&self, row: usize, index: usize) -> Group;
+
+    /// Whether the rows are rotated ([`rotation`]).
+    fn is_rotated(&self) -> bool;
 }
 
 /// Rows of numbers that are quantized.
 pub(crate) struct QuantizedRows<'a, T> {
     weight: Rows<'a, T>,
     quantization: Quantization,
+    is_rotated: bool,
 }
 
 /// What is made of numbers.
@@ -183,26 +190,48 @@ pub enum Quantization {
     Int4,
 }
 
+impl Quantization {
+    /// Whether inputs and weights are rotated first ([`rotation`]). Four bits are not: weights that lie on a grid of
+    /// four bits already, as those of a checkpoint in Q4_1 do, would lose it.
+    #[must_use]
+    pub fn is_rotated(self) -> bool {
+        self == Self::Int8
+    }
+}
+
 impl<'a, T: Element> QuantizedRows<'a, T> {
-    pub(crate) fn new(weight: Rows<'a, T>, quantization: Quantization) -> Self {
+    pub(crate) fn new(weight: Rows<'a, T>, quantization: Quantization, is_rotated: bool) -> Self {
         Self {
             weight,
             quantization,
+            is_rotated,
         }
     }
 }
 
 impl<T: Element> GroupSource for QuantizedRows<'_, T> {
+    fn is_rotated(&self) -> bool {
+        self.is_rotated
+    }
+
     #[inline(always)]
     fn group(&self, row: usize, index: usize) -> Group {
         let row = self.weight.row(row);
-        let numbers = &row[index * GROUP..row.len().min((index + 1) * GROUP)];
-        // The last number again: a group that ends early has no other range.
-        let last = numbers.last().map_or(0.0, |number| number.to_f32());
-        let mut weights = [last; GROUP];
-        for (weight, number) in weights.iter_mut().zip(numbers) {
-            *weight = number.to_f32();
+        // The groups of a block of the rotation.
+        let first = index * GROUP / rotation::BLOCK * rotation::BLOCK;
+        let mut block = [0.0; rotation::BLOCK];
+        let block = &mut block[..rotation::BLOCK.min(row.len() - first)];
+        for (wide, number) in block.iter_mut().zip(&row[first..]) {
+            *wide = number.to_f32();
         }
+        if self.is_rotated {
+            rotate_here(block);
+        }
+        let numbers = &block[index * GROUP - first..];
+        let numbers = &numbers[..GROUP.min(numbers.len())];
+        // The last number again: a group that ends early has no other range.
+        let mut weights = [numbers.last().copied().unwrap_or(0.0); GROUP];
+        weights[..numbers.len()].copy_from_slice(numbers);
         if !largest_magnitude(&weights).is_finite() {
             return Group {
                 quants: [0; GROUP],

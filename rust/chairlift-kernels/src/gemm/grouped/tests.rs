@@ -111,7 +111,7 @@ fn every_shape_of_registers_gives_the_same_bits() {
                 .map(bf16::from_f32)
                 .collect();
             let rows = Rows::contiguous(&weight, in_features);
-            let source = QuantizedRows::new(rows, quantization);
+            let source = QuantizedRows::new(rows, quantization, quantization.is_rotated());
             check(quantization.format(), &source, in_features);
         }
     }

@@ -1,0 +1,134 @@
+//! Rotation of rows before they are quantized: neighbours along `k` are mixed, so that one large number is spread over
+//! them and does not make the scale of its group coarse for the others.
+//!
+//! A row is multiplied by a block-diagonal matrix of Hadamard matrices, each divided by the root of its size: as many
+//! blocks of 64 as fit, of the rest blocks of 16, then of 4, and up to three numbers that stay. The matrix is its own
+//! inverse, so that a layer whose weights and inputs are both rotated computes the same function.
+//!
+//! Numbers are added and subtracted in a fixed order, and the factors are powers of two: the same bits on every
+//! instruction set.
+
+use crate::isa::{
+    Isa,
+    dispatch::{Kernel, dispatch},
+};
+use crate::{RowsMut, gemm::quantize::GROUP};
+
+/// Numbers of the largest block.
+pub(crate) const BLOCK: usize = 2 * GROUP;
+
+/// Rotates rows in place.
+pub fn rotate_rows(rows: RowsMut<'_, f32>) {
+    rows.par_rows(|part| {
+        for (_, row) in part {
+            rotate(row);
+        }
+    });
+}
+
+/// Rotates a row in place.
+pub(crate) fn rotate(row: &mut [f32]) {
+    dispatch(Rotate { row });
+}
+
+struct Rotate<'a> {
+    row: &'a mut [f32],
+}
+
+impl Kernel for Rotate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        rotate_here(self.row);
+    }
+}
+
+/// Rotates a row in place, within a kernel.
+#[inline(always)]
+pub(crate) fn rotate_here(row: &mut [f32]) {
+    let (blocks, rest) = row.as_chunks_mut::<BLOCK>();
+    for block in blocks {
+        add_halves(block, 32);
+        add_halves(block, 16);
+        for part in block.as_chunks_mut::<16>().0 {
+            *part = sixteen(part).map(|number| number * 0.125);
+        }
+    }
+    let (blocks, rest) = rest.as_chunks_mut::<16>();
+    for block in blocks {
+        *block = sixteen(block).map(|number| number * 0.25);
+    }
+    for block in rest.as_chunks_mut::<4>().0 {
+        *block = add_pairs::<1, 4>(&add_pairs::<2, 4>(block)).map(|number| number * 0.5);
+    }
+}
+
+/// The Hadamard matrix of 16 times as many numbers.
+#[inline(always)]
+fn sixteen(numbers: &[f32; 16]) -> [f32; 16] {
+    let numbers = add_pairs::<4, 16>(&add_pairs::<8, 16>(numbers));
+    add_pairs::<1, 16>(&add_pairs::<2, 16>(&numbers))
+}
+
+/// Sums and differences of numbers that are so far apart, whole registers of them.
+#[inline(always)]
+fn add_halves(numbers: &mut [f32; BLOCK], distance: usize) {
+    for pairs in numbers.chunks_exact_mut(2 * distance) {
+        let (first, second) = pairs.split_at_mut(distance);
+        for (first, second) in first.iter_mut().zip(second) {
+            (*first, *second) = (*first + *second, *first - *second);
+        }
+    }
+}
+
+/// The same of near numbers: each beside the other of its pair, which the compiler makes shuffles of.
+#[inline(always)]
+fn add_pairs<const DISTANCE: usize, const N: usize>(numbers: &[f32; N]) -> [f32; N] {
+    std::array::from_fn(|place| {
+        let other = numbers[place ^ DISTANCE];
+        if place & DISTANCE == 0 {
+            numbers[place] + other
+        } else {
+            other - numbers[place]
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the signs of the matrix.
+    fn expected(row: &[f32]) -> Vec<f32> {
+        let mut rotated = Vec::new();
+        let mut rest = row;
+        for size in [64_u8, 16, 4, 1] {
+            while rest.len() >= usize::from(size) {
+                let (block, after) = rest.split_at(usize::from(size));
+                rotated.extend((0..usize::from(size)).map(|output| {
+                    let signed = block.iter().enumerate().map(|(input, number)| {
+                        let is_negative = (input & output).count_ones() % 2 == 1;
+                        if is_negative { -number } else { *number }
+                    });
+                    signed.sum::<f32>() / f32::from(size).sqrt()
+                }));
+                rest = after;
+            }
+        }
+        rotated
+    }
+
+    #[test]
+    fn a_row_is_multiplied_by_hadamard_matrices_of_64_then_16_then_4() {
+        for len in [1, 3, 4, 31, 33, 64, 100, 150, 576] {
+            // Sums of small integers are exact.
+            let row: Vec<f32> = (0..len).map(|k| (k * 37 % 29) as f32 - 14.0).collect();
+            let mut rotated = row.clone();
+            rotate(&mut rotated);
+            assert_eq!(rotated, expected(&row), "{len}");
+            rotate(&mut rotated);
+            assert_eq!(rotated, row, "{len}: it is its own inverse");
+        }
+    }
+}
