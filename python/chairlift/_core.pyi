@@ -139,9 +139,11 @@ __all__ = [
     "multiply_in_registers",
     "num_rank_words",
     "paged_attention",
+    "quantize",
     "read_memory",
     "rms_norm",
     "rope",
+    "rotate",
     "sample",
     "scale",
     "score_tokens",
@@ -1423,6 +1425,17 @@ def dequantize(blocks: Tensor, block_type: str, out: Tensor) -> None:
     Raises:
         ValueError: The type is unknown, or the shapes do not fit each other.
     """
+
+def quantize(weight: Tensor, block_type: str, out: Tensor) -> None:
+    """Quantizes `weight` float32 `[N, K]` to blocks in `out` uint8 `[N, bytes of a row]`.
+
+    Raises:
+        ValueError: The type is not Q8_0, Q4_1, INT8_ROTATED or INT4_ROTATED, or the shapes do not
+            fit each other.
+    """
+
+def rotate(x: Tensor) -> None:
+    """Rotates the rows of `x` float32 `[N, K]` in place, as rotated layers do with their inputs."""
 
 def linear_bytes(
     out_features: int, in_features: int, item_size: int, weight_format: str | None = None

@@ -14,6 +14,7 @@ from chairlift.cli import (
     kernels,
     models,
     plan,
+    quantize,
     replay,
     rerank,
     serve,
@@ -55,6 +56,7 @@ add_command(app, "demo", demo.demo)
 add_command(app, "top", top.top)
 add_command(app, "models", models.models)
 add_command(app, "plan", plan.plan)
+add_command(app, "quantize", quantize.quantize)
 add_command(app, "replay", replay.replay)
 add_command(app, "timeline", timeline.timeline)
 app.add_typer(bench.app, name="bench")

@@ -12,6 +12,7 @@ use chairlift_kernels::{
         layer::{Layer, round_rows},
         linear,
         quantize::Quantization,
+        rotation::rotate_rows,
         weight_format::WeightFormat,
     },
     roofline::{self, Arithmetic},
@@ -29,6 +30,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         BTreeMap::from(BlockType::NAMES.map(|(name, block_type)| (name, block_type.block()))),
     )?;
     module.add_function(wrap_pyfunction!(dequantize, module)?)?;
+    module.add_function(wrap_pyfunction!(quantize, module)?)?;
+    module.add_function(wrap_pyfunction!(rotate, module)?)?;
     module.add_function(wrap_pyfunction!(linear_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(read_memory, module)?)?;
     module.add_function(wrap_pyfunction!(multiply_in_registers, module)?)
@@ -104,6 +107,36 @@ fn dequantize(py: Python<'_>, blocks: Tensor, block_type: &str, out: TensorMut) 
     let rows = borrows.rows::<u8>("blocks", &blocks)?;
     let out = borrows.rows_mut::<f32>("out", &out)?;
     detach(py, || Ok(blocks::dequantize(rows, block_type, out)?))
+}
+
+/// Quantizes `weight` float32 `[N, K]` to blocks of a type that `--quantize` or `chairlift quantize` makes, in `out`
+/// uint8 `[N, bytes of a row]`.
+#[pyfunction]
+fn quantize(py: Python<'_>, weight: Tensor, block_type: &str, out: TensorMut) -> PyResult<()> {
+    weight.dims::<2>("weight")?;
+    out.dims::<2>("out")?;
+    let block_type = self::block_type(block_type)?;
+    // Another thread may give a tensor other memory meanwhile.
+    let _weight = weight.storage(py)?;
+    let _out = out.storage(py)?;
+    let mut borrows = Borrows::default();
+    let rows = borrows.rows::<f32>("weight", &weight)?;
+    let out = borrows.rows_mut::<u8>("out", &out)?;
+    detach(py, || Ok(blocks::quantize(rows, block_type, out)?))
+}
+
+/// Rotates the rows of `x` float32 `[N, K]` in place, as the inputs and weights of rotated layers are.
+#[pyfunction]
+fn rotate(py: Python<'_>, x: TensorMut) -> PyResult<()> {
+    x.dims::<2>("x")?;
+    // Another thread may give a tensor other memory meanwhile.
+    let _x = x.storage(py)?;
+    let mut borrows = Borrows::default();
+    let rows = borrows.rows_mut::<f32>("x", &x)?;
+    detach(py, || {
+        rotate_rows(rows);
+        Ok(())
+    })
 }
 
 /// y = x W^T + b with weights packed once; the bits of a row do not depend on the others.

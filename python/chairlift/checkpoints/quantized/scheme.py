@@ -23,6 +23,12 @@ from chairlift.checkpoints.quantized.layouts import (
     read_compressed,
     read_gptq,
 )
+from chairlift.checkpoints.quantized.stored_blocks import (
+    BLOCK_PARTS,
+    METHOD,
+    block_tensor,
+    check_config,
+)
 
 _OF_METHOD: Final = {
     "gptq": frozenset(("qweight", "qzeros", "scales", "g_idx")),
@@ -35,6 +41,7 @@ _OF_METHOD: Final = {
     ),
     "fp8": frozenset(("weight", "weight_scale", "weight_scale_inv", "input_scale")),
     "mxfp4": frozenset(("blocks", "scales")),
+    METHOD: frozenset(BLOCK_PARTS),
 }
 """The tensors of a quantized layer."""
 _SCALES: Final = ("scales", "weight_scale", "weight_scale_inv")
@@ -74,6 +81,7 @@ class Scheme:
         settings = Fields(fields.path, values, prefix="quantization_config.")
         readers = {
             "awq": _read_awq,
+            METHOD: _read_blocks,
             "compressed-tensors": _read_compressed,
             "fp8": _read_fp8,
             "gptq": _read_gptq,
@@ -112,6 +120,8 @@ class Scheme:
 
     def _layer(self, layer: str, parts: Parts, scales: StoredTensor | None) -> WeightTensor:
         name = f"{layer}.weight"
+        if self.method == METHOD:
+            return block_tensor(name, parts)
         missing = [part for part in self._needed(parts) if part not in parts]
         if scales is None or missing:
             [any_part, *_] = parts.values()
@@ -289,6 +299,11 @@ def _read_fp8(fields: Fields) -> Scheme:
     ):
         fields.fail("weight_block_size", "rows and columns")
     return Scheme("fp8", tile=None if tile is None else (tile[0], tile[1]), is_float=True)
+
+
+def _read_blocks(fields: Fields) -> Scheme:
+    check_config(fields)
+    return Scheme(METHOD)
 
 
 def _read_mxfp4(_: Fields) -> Scheme:

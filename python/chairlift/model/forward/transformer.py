@@ -58,15 +58,7 @@ class Transformer:
         self.weights = weights
         self.backend = backend
         spec, device = config.spec, weights.embedding.device
-        num_positions = config.max_model_len
-        tables: dict[RopeTable | None, Tensor] = {
-            table: cos_sin_table(
-                table.rope, table.head_dim, num_positions, table.position_scale
-            ).to(device)
-            for table in spec.rope_tables
-        }
-        # Where queries and keys are normed, and not rotated.
-        tables[None] = torch.empty(num_positions, 0, device=device)
+        tables = rope_tables(config, device)
         self._layer_views = LayerViews(spec, backend, config.dtype)
         self._last_kept = spec.last_kept
         dtype = weights.embedding.dtype
@@ -155,9 +147,7 @@ class Transformer:
         rows = None if adapters is None else AdaptedRows(adapters, None)
         buffers = self._buffers(input_ids.shape[0])
         kernels, last = self.backend.kernels, self.layers[-1]
-        multiplier = self._embedding_multiplier
-        kernels.select_rows(self.weights.embedding, input_ids, buffers.x, multiplier)
-        self._compute_layer_inputs(input_ids, buffers)
+        self.embed(input_ids, buffers)
         if self._first_norm is not None:
             self._first_norm(kernels, buffers.x, buffers.normed)
         # One view per layer and per KV group, made once per pass.
@@ -183,6 +173,17 @@ class Transformer:
             buffers = layer.add_mixed(buffers, next_norm, rows)
             buffers = layer.add_feed_forward(buffers, next_norm, rows)
         return buffers.normed
+
+    def embed(self, input_ids: Tensor, buffers: Buffers) -> None:
+        """Write the stream before the first layer, and what each layer gets of each token.
+
+        Args:
+            input_ids: int32 `[T]`.
+            buffers: The buffers of T tokens.
+        """
+        embedding, multiplier = self.weights.embedding, self._embedding_multiplier
+        self.backend.kernels.select_rows(embedding, input_ids, buffers.x, multiplier)
+        self._compute_layer_inputs(input_ids, buffers)
 
     def _compute_layer_inputs(self, input_ids: Tensor, buffers: Buffers) -> None:
         """Compute what each layer gets of each token, from its id and its embedding."""
@@ -229,6 +230,20 @@ class Transformer:
         return Buffers.empty(
             config.spec, num_tokens, config.dtype, device, stream_dtype, workspace_bytes
         )
+
+
+def rope_tables(config: ModelConfig, device: torch.device) -> dict[RopeTable | None, Tensor]:
+    """Return the position embeddings of a model, `[max_model_len, rotary_dim]` each."""
+    num_positions = config.max_model_len
+    tables: dict[RopeTable | None, Tensor] = {
+        table: cos_sin_table(table.rope, table.head_dim, num_positions, table.position_scale).to(
+            device
+        )
+        for table in config.spec.rope_tables
+    }
+    # Where queries and keys are normed, and not rotated.
+    tables[None] = torch.empty(num_positions, 0, device=device)
+    return tables
 
 
 def _rounded(number: float, dtype: torch.dtype) -> float:

@@ -1,15 +1,21 @@
-//! Weights in blocks of 32 or 256 neighbours along `k`: those of GGUF files, and two that others are rewritten to.
+//! Weights in blocks of 32 or 256 neighbours along `k`: those of GGUF files, two that others are rewritten to, and two
+//! of rotated weights, which `chairlift quantize` writes.
 //!
 //! The layouts of the former are those of `ggml-quants` (llama.cpp). A block is decoded to groups of 32 codes with scales and
 //! minima that are exactly those of the file: products of its half-precision factors and small integers fit
 //! `f32`.
 
+use crate::isa::{
+    Isa,
+    dispatch::{Kernel, dispatch},
+};
 use crate::{
     Rows, RowsMut,
     error::{ArgumentError, expect_equal},
     gemm::{
-        quantize::{BlockScale, GROUP, Group, GroupSource},
+        quantize::{BlockScale, GROUP, Group, GroupSource, Quantization, QuantizedRows},
         quants::FLOATS,
+        rotation::rotate,
         weight_format::{Format, WeightFormat, with_format},
     },
 };
@@ -40,11 +46,15 @@ pub enum BlockType {
     Affine4,
     /// 32 of eight bits, a scale and a minimum in f32.
     Affine8,
+    /// As [`Self::Q8_0`], of rotated weights ([`crate::gemm::rotation`]).
+    Int8Rotated,
+    /// As [`Self::Q4_1`], of rotated weights.
+    Int4Rotated,
 }
 
 impl BlockType {
     /// Their names, for the most part those of GGUF.
-    pub const NAMES: [(&'static str, Self); 11] = [
+    pub const NAMES: [(&'static str, Self); 13] = [
         ("Q8_0", Self::Q8_0),
         ("Q4_0", Self::Q4_0),
         ("Q4_1", Self::Q4_1),
@@ -56,15 +66,17 @@ impl BlockType {
         ("MXFP4", Self::Mxfp4),
         ("AFFINE4", Self::Affine4),
         ("AFFINE8", Self::Affine8),
+        ("INT8_ROTATED", Self::Int8Rotated),
+        ("INT4_ROTATED", Self::Int4Rotated),
     ];
 
     /// Weights and bytes of a block.
     pub fn block(self) -> (usize, usize) {
         match self {
-            Self::Q8_0 => (32, 34),
+            Self::Q8_0 | Self::Int8Rotated => (32, 34),
             Self::Mxfp4 => (32, 17),
             Self::Q4_0 => (32, 18),
-            Self::Q4_1 => (32, 20),
+            Self::Q4_1 | Self::Int4Rotated => (32, 20),
             Self::Q5_0 => (32, 22),
             Self::Q5_1 | Self::Affine4 => (32, 24),
             Self::Q4K => (256, 144),
@@ -77,9 +89,9 @@ impl BlockType {
     /// How a layer of such weights is packed.
     pub fn format(self) -> WeightFormat {
         match self {
-            Self::Q8_0 => WeightFormat::Int8,
+            Self::Q8_0 | Self::Int8Rotated => WeightFormat::Int8,
             Self::Q4_0 => WeightFormat::Int4,
-            Self::Q4_1 => WeightFormat::Int4Min,
+            Self::Q4_1 | Self::Int4Rotated => WeightFormat::Int4Min,
             Self::Q5_0 => WeightFormat::Int6,
             Self::Q5_1 => WeightFormat::Int6Min,
             Self::Q4K => WeightFormat::Int4MinK,
@@ -90,10 +102,24 @@ impl BlockType {
             Self::Affine8 => WeightFormat::Int8MinWide,
         }
     }
+
+    /// Whether the weights are rotated.
+    fn is_rotated(self) -> bool {
+        matches!(self, Self::Int8Rotated | Self::Int4Rotated)
+    }
+
+    /// How numbers are quantized to such blocks; None where nothing does that here.
+    fn quantization(self) -> Option<Quantization> {
+        match self {
+            Self::Q8_0 | Self::Int8Rotated => Some(Quantization::Int8),
+            Self::Q4_1 | Self::Int4Rotated => Some(Quantization::Int4),
+            _ => None,
+        }
+    }
 }
 
 /// Writes the weights of `blocks` `[N, bytes of a row]` to `out` `[N, K]`: the single-precision product of scale and
-/// code, plus the minimum where there is one.
+/// code, plus the minimum where there is one. Rotated weights are rotated back.
 ///
 /// # Errors
 /// If the shapes do not fit each other.
@@ -120,9 +146,94 @@ pub fn dequantize(
                     *weight = group.scales[2 * k / GROUP].value() * code + group.min.value();
                 }
             }
+            if block_type.is_rotated() {
+                rotate(out);
+            }
         }
     });
     Ok(())
+}
+
+/// Quantizes `weight` `[N, K]` to `out` `[N, bytes of a row]`, whose type is one of 32 weights that
+/// [`Quantization`] makes; the codes and scales are those that [`crate::gemm::grouped::GroupedLinear::quantize`]
+/// packs, if it rotates, too.
+///
+/// # Errors
+/// If the type is another, or the shapes do not fit each other.
+pub fn quantize(
+    weight: Rows<'_, f32>,
+    block_type: BlockType,
+    out: RowsMut<'_, u8>,
+) -> Result<(), ArgumentError> {
+    let Some(quantization) = block_type.quantization() else {
+        let got = BlockType::NAMES
+            .iter()
+            .find(|(_, named)| *named == block_type);
+        let expected = "Q8_0, Q4_1, INT8_ROTATED or INT4_ROTATED";
+        return Err(ArgumentError::new(
+            "block_type",
+            expected,
+            got.map_or("", |(name, _)| name),
+        ));
+    };
+    let (weights, bytes) = block_type.block();
+    if !weight.width().is_multiple_of(weights) {
+        let expected = format_args!("rows of a multiple of {weights} weights");
+        return Err(ArgumentError::new("weight", expected, weight.width()));
+    }
+    expect_equal("out", "as many rows as weight:", weight.len(), out.len())?;
+    expect_equal(
+        "out",
+        "the bytes of a row,",
+        weight.width() / weights * bytes,
+        out.width(),
+    )?;
+    let source = QuantizedRows::new(weight, quantization, block_type.is_rotated());
+    out.par_rows(|part| {
+        for (row, out) in part {
+            dispatch(QuantizeRow {
+                source: &source,
+                row,
+                has_minima: quantization == Quantization::Int4,
+                out,
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Quantizes a row to blocks of 32: a scale, perhaps a minimum, and codes of eight or of four bits.
+struct QuantizeRow<'a> {
+    source: &'a QuantizedRows<'a, f32>,
+    row: usize,
+    has_minima: bool,
+    out: &'a mut [u8],
+}
+
+impl Kernel for QuantizeRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let bytes = if self.has_minima { 20 } else { 34 };
+        for (index, block) in self.out.chunks_exact_mut(bytes).enumerate() {
+            let group = self.source.group(self.row, index);
+            let (scale, block) = block.split_at_mut(2);
+            scale.copy_from_slice(&f16::from_f32(group.scales[0].value()).to_le_bytes());
+            if self.has_minima {
+                let (minimum, codes) = block.split_at_mut(2);
+                minimum.copy_from_slice(&f16::from_f32(group.min.value()).to_le_bytes());
+                let (low, high) = group.quants.split_at(GROUP / 2);
+                for ((codes, low), high) in codes.iter_mut().zip(low).zip(high) {
+                    *codes = low | high << 4;
+                }
+            } else {
+                for (code, quant) in block.iter_mut().zip(group.quants) {
+                    *code = quant ^ 0x80;
+                }
+            }
+        }
+    }
 }
 
 /// Rows of blocks.
@@ -151,7 +262,7 @@ impl<'a> BlockRows<'a> {
 
 impl GroupSource for BlockRows<'_> {
     fn is_rotated(&self) -> bool {
-        false
+        self.block_type.is_rotated()
     }
 
     #[inline(always)]
@@ -161,9 +272,9 @@ impl GroupSource for BlockRows<'_> {
         let block = &self.blocks.row(row)[first..first + bytes];
         let part = index % (weights / GROUP);
         match self.block_type {
-            BlockType::Q8_0 => scaled(block, |k| block[2 + k] ^ 0x80),
+            BlockType::Q8_0 | BlockType::Int8Rotated => scaled(block, |k| block[2 + k] ^ 0x80),
             BlockType::Q4_0 => scaled(block, |k| nibble(&block[2..], k)),
-            BlockType::Q4_1 => affine(block, |k| nibble(&block[4..], k)),
+            BlockType::Q4_1 | BlockType::Int4Rotated => affine(block, |k| nibble(&block[4..], k)),
             BlockType::Q5_0 => scaled(block, |k| five_bits(&block[2..], k)),
             BlockType::Q5_1 => affine(block, |k| five_bits(&block[4..], k)),
             BlockType::Q4K => k_quant(block, part, |k| half_byte(&block[16..], part, k)),

@@ -192,7 +192,7 @@ pub enum Quantization {
 
 impl Quantization {
     /// Whether inputs and weights are rotated first ([`rotation`]). Four bits are not: weights that lie on a grid of
-    /// four bits already, as those of a checkpoint in Q4_1 do, would lose it.
+    /// four bits already, as those of a checkpoint in `Q4_1` do, would lose it.
     #[must_use]
     pub fn is_rotated(self) -> bool {
         self == Self::Int8

@@ -18,7 +18,7 @@ fn blocks(block_type: BlockType, in_features: usize) -> Vec<u8> {
     for (index, block) in blocks.chunks_mut(bytes).enumerate() {
         let factor = f16::from_f32(0.001 + 0.003 * (index % 7) as f32 / 7.0);
         let places: &[usize] = match block_type {
-            BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 => &[0],
+            BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Int8Rotated => &[0],
             BlockType::Q6K => &[208],
             BlockType::Mxfp4 => {
                 // 2^-11 to 2^-5.
