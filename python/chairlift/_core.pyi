@@ -437,6 +437,9 @@ class BlockUses:
     def names(self) -> list[bytes]:
         """Returns the name of each block, 32 bytes."""
 
+    def groups(self) -> list[int]:
+        """Returns the KV group of each block."""
+
     def contents(self, pool: Tensor, numbers: list[int] | None = None) -> bytes:
         """Returns the bytes of blocks, from a pool uint8 `[planes, blocks, width]`.
 
@@ -450,11 +453,27 @@ class BlockUses:
 
 @final
 class MissingBlocks:
-    """The blocks that a request lacks, behind those that the prefix cache knows; immutable."""
+    """Blocks of a prompt from a block index on, by their numbers; immutable.
+
+    Numbers go by block index, then by KV group; of a group with a window those blocks alone have
+    one that the token behind the last full block sees.
+    """
 
     @property
     def first(self) -> int:
-        """Block index of the first."""
+        """The block index."""
+
+    @property
+    def num_indices(self) -> int:
+        """How many block indices there are from there on."""
+
+    @property
+    def number(self) -> int:
+        """The number of the first block."""
+
+    @property
+    def names(self) -> list[bytes]:
+        """The names, one after another."""
 
     def __len__(self) -> int: ...
 
@@ -1036,8 +1055,11 @@ class Scheduler:
     def missing_blocks(self, request_id: int) -> MissingBlocks:
         """Names the blocks that a new request lacks and may read from a store."""
 
-    def block_names(self, request_id: int) -> list[bytes]:
-        """Returns the names of all full blocks of a new request; none if it may not write them."""
+    def block_names(self, request_id: int, first: int) -> MissingBlocks:
+        """Names the full blocks of a new request from a block index on.
+
+        There are none if it may not write them.
+        """
 
     def predict_prompt(self, start: int, count: int) -> int | None:
         """Returns the nanoseconds to compute tokens of a prompt; None before any was measured."""
@@ -1049,7 +1071,7 @@ class Scheduler:
         """Lets a held request into the queue; nothing if it has ended."""
 
     def insert_blocks(self, request_id: int, first: int, count: int) -> list[int] | None:
-        """Makes free blocks known as those of a held request, from block index `first` on.
+        """Makes free blocks known as those of a held request, from the number `first` on.
 
         Returns:
             At most `count` blocks to be filled before the next plan is carried out; 0 stands for

@@ -42,7 +42,7 @@ from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.sampler import NoEnd
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper
-from chairlift.engine.transfer.layout import check_model, pool_bytes, probe_prompt
+from chairlift.engine.transfer.layout import BlockContents, check_model, probe_prompt
 
 if TYPE_CHECKING:
     from chairlift.model.config import ModelConfig
@@ -154,11 +154,12 @@ class Engine:
         stepper = self.stepper
         scheduler = stepper.core.scheduler
         scheduler.track_block_uses()
+        contents = BlockContents(self.config, stepper.loaded)
         vocab_size = stepper.loaded.config.spec.vocab_size
         prompt = probe_prompt(vocab_size, self.max_context_len)
         self.generate([prompt], Sampling(temperature=0.0), Stopping(max_tokens=1, ignore_eos=True))
         uses = scheduler.take_block_uses()
-        return b"" if uses is None else uses.contents(pool_bytes(stepper.loaded.kv_cache))
+        return b"" if uses is None else contents.of_all(uses)
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ from chairlift.engine.engine import Engine
 from chairlift.engine.transfer.block_import import Fetcher
 from chairlift.engine.transfer.exports import BlockExports
 from chairlift.engine.transfer.imports import BlockImports
-from chairlift.engine.transfer.layout import check_model, layout_of, pool_bytes
+from chairlift.engine.transfer.layout import BlockContents, check_model, layout_of, pool_bytes
 
 
 def export_blocks(engine: Engine) -> tuple[BlockExports, bytes]:
@@ -22,7 +22,7 @@ def export_blocks(engine: Engine) -> tuple[BlockExports, bytes]:
         ConfigError: Blocks of the model cannot be moved.
     """
     layout = _layout(engine)
-    exports = BlockExports(engine.stepper.loaded.kv_cache)
+    exports = BlockExports(BlockContents(engine.config, engine.stepper.loaded))
     engine.stepper.use_exchange(exports)
     return exports, layout
 
@@ -53,5 +53,5 @@ def import_blocks(
 def _layout(engine: Engine) -> bytes:
     """Return the layout of the blocks of an engine, whose model is checked first."""
     loaded = engine.stepper.loaded
-    check_model(loaded, "role")
+    check_model(loaded, "role", has_windows=True)
     return layout_of(engine.config, loaded, engine.probed_blocks())

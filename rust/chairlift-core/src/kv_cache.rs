@@ -33,10 +33,10 @@ use self::{
 pub use self::{
     block_log::{BlockEvent, BlockEventKind, BlockEvents},
     block_map::{CellUse, MAX_CELLS},
-    loaded::{BlockUse, StoredName},
+    loaded::{BlockUse, MissingBlocks, StoredName},
     prefix_cache::{Adapter, Namespace},
 };
-pub(crate) use self::{block_table::BlockTable, check::TableUse};
+pub(crate) use self::{block_table::BlockTable, check::TableUse, loaded::Inserted};
 use crate::{
     config::{Config, KvGroup},
     ids::{BlockId, NULL_BLOCK, Tenant},
@@ -339,25 +339,27 @@ impl KvCache {
             for group in 0..self.groups.len() {
                 let block = table.block(group, block_index);
                 // Nothing that came back from host memory is behind a window.
-                if block != NULL_BLOCK
-                    && self.publish_block((group, block), table, tokens, block_index)
-                    && table.is_stored
-                {
-                    self.note_use(block, &table.hashes[block_index], false);
+                if block == NULL_BLOCK {
+                    continue;
+                }
+                self.publish_block((group, block), table, tokens, block_index);
+                // An equal one may be known already: this one was computed, and has the same content.
+                if table.is_stored {
+                    self.note_use((group, block), &table.hashes[block_index], false);
                 }
             }
         }
         table.num_published = num_full;
     }
 
-    /// Makes a block known as that of a group at an index; false if it is already, or an equal one.
+    /// Makes a block known as that of a group at an index, unless it is already, or an equal one.
     fn publish_block(
         &mut self,
         (group, block): (usize, BlockId),
         table: &BlockTable,
         tokens: &[i32],
         block_index: usize,
-    ) -> bool {
+    ) {
         let tokens = &tokens[block_index * self.block_size..(block_index + 1) * self.block_size];
         let (hash, parent) = (table.hashes[block_index], table.parent(block_index));
         let is_new = self
@@ -367,7 +369,6 @@ impl KvCache {
             let parent = (block_index > 0).then_some(parent);
             self.report_stored((group, block), table.source, hash, parent, tokens);
         }
-        is_new
     }
 
     /// Gives back the blocks that no token of `tokens` from `num_computed` on sees. What becomes free is promised again

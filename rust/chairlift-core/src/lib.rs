@@ -35,8 +35,8 @@ pub use error::{ConfigError, Refusal, RefusalReason, StepError, UnknownRequest, 
 pub use events::RequestStats;
 pub use ids::{Nanos, RequestId, Row, Slot};
 pub use kv_cache::{
-    Adapter, BlockEvent, BlockEventKind, BlockEvents, BlockUse, CellUse, MAX_CELLS, Namespace,
-    StoredName,
+    Adapter, BlockEvent, BlockEventKind, BlockEvents, BlockUse, CellUse, MAX_CELLS, MissingBlocks,
+    Namespace, StoredName,
 };
 pub use new_request::NewRequest;
 pub use prompt_output::PromptOptions;

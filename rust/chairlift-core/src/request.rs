@@ -3,7 +3,7 @@
 use crate::{
     events::{EndReason, RequestStats},
     ids::{Nanos, RequestId, Row, Slot, Tenant},
-    kv_cache::BlockTable,
+    kv_cache::{BlockTable, Inserted},
     new_request::NewRequest,
     prompt_output::PromptOutput,
     queue::{QueueKey, WaitTimes},
@@ -118,8 +118,8 @@ pub(crate) struct Request {
     pub(crate) is_paused: bool,
     /// Blocks of its prompt are loaded: it has no row until it is released.
     pub(crate) is_held: bool,
-    /// Blocks that were filled from outside for it: the index of the first, and how many.
-    pub(crate) inserted: (usize, usize),
+    /// Blocks that were filled from outside for it.
+    pub(crate) inserted: Inserted,
     /// No more credit follows: the answer ends when it is spent.
     pub(crate) credit_is_final: bool,
     /// The sequence that computes the prompt for it, while it waits for that, with a row or without.
@@ -203,7 +203,7 @@ impl Request {
             num_siblings: 0,
             is_paused: false,
             is_held: false,
-            inserted: (0, 0),
+            inserted: Inserted::default(),
             credit_is_final: false,
             prompt: PromptOutput::new(new.prompt_output, &new.text),
             credit_end: new

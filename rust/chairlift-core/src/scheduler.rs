@@ -50,7 +50,6 @@ pub use self::{
     draft::{DraftCandidate, MAX_DRAFTS},
     explain::{Explanation, RequestState, WaitingList},
     load::Load,
-    loading::MissingBlocks,
     step::Next,
     step_record::{RowRecord, RowWork, StepRecord},
 };

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use chairlift_core::{BlockUse, scheduler};
+use chairlift_core::BlockUse;
 use chairlift_prefix_store::{self as store, Options, Progress, Stats, StoreError};
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ pub(crate) struct BlockUses(pub(crate) Vec<BlockUse>);
 
 /// The blocks that a request lacks; immutable.
 #[pyclass(module = "chairlift._core", frozen)]
-pub(crate) struct MissingBlocks(pub(crate) scheduler::MissingBlocks);
+pub(crate) struct MissingBlocks(pub(crate) chairlift_core::MissingBlocks);
 
 /// Blocks on disk.
 #[pyclass(module = "chairlift._core", frozen)]
@@ -127,6 +127,10 @@ impl BlockUses {
         names.collect()
     }
 
+    fn groups(&self) -> Vec<usize> {
+        self.0.iter().map(|used| used.group).collect()
+    }
+
     #[pyo3(signature = (pool, numbers = None))]
     fn contents<'py>(
         &self,
@@ -156,6 +160,22 @@ impl MissingBlocks {
     #[getter]
     fn first(&self) -> usize {
         self.0.first
+    }
+
+    #[getter]
+    fn num_indices(&self) -> usize {
+        self.0.num_indices
+    }
+
+    #[getter]
+    fn number(&self) -> usize {
+        self.0.number
+    }
+
+    #[getter]
+    fn names<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let names = self.0.names.iter();
+        names.map(|name| PyBytes::new(py, name)).collect()
     }
 
     fn __len__(&self) -> usize {
@@ -208,6 +228,7 @@ impl PrefixStore {
                 block,
                 name,
                 is_hit,
+                ..
             } in &uses.0
             {
                 shape.check(block)?;

@@ -314,9 +314,8 @@ impl Scheduler {
         MissingBlocks(self.inner.missing_blocks(RequestId(request_id)))
     }
 
-    fn block_names<'py>(&mut self, py: Python<'py>, request_id: u64) -> Vec<Bound<'py, PyBytes>> {
-        let names = self.inner.block_names(RequestId(request_id));
-        names.iter().map(|name| PyBytes::new(py, name)).collect()
+    fn block_names(&mut self, request_id: u64, first: usize) -> MissingBlocks {
+        MissingBlocks(self.inner.block_names(RequestId(request_id), first))
     }
 
     fn predict_prompt(&self, start: usize, count: usize) -> Option<u64> {

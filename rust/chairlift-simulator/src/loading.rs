@@ -34,15 +34,27 @@ impl World {
             self.scheduler.hold(self.now, id),
             "#{label} lacks blocks and is not in the queue"
         );
-        let blocks = self.scheduler.insert_blocks(id, missing.first, known.len());
+        let blocks = self
+            .scheduler
+            .insert_blocks(id, missing.number, known.len());
         let blocks = blocks.ok_or_else(|| format!("#{label} is held and takes no blocks"))?;
+        let mut num_filled = 0;
         for (&block, content) in blocks.iter().zip(known) {
             if block != 0 {
                 self.device.block_mut(block).copy_from_slice(content);
                 self.tally.saw(Sight::Loaded);
-                self.clients[index].num_loaded += self.scenario.config.block_size;
+                num_filled += 1;
             }
         }
+        // Of a group with a window few blocks stand for all before them.
+        let config = &self.scenario.config;
+        let has_windows = config.kv_groups.iter().any(|group| group.window.is_some());
+        let num_indices = if has_windows && num_filled > 0 {
+            missing.num_indices
+        } else {
+            num_filled.min(missing.num_indices)
+        };
+        self.clients[index].num_loaded += num_indices * config.block_size;
         self.scheduler.release_held(self.now, id);
         self.last_change = self.tally.steps();
         self.attempt.is_unsettled |= self.attempt.oldest.is_some();

@@ -14,10 +14,9 @@ const MAX_BLOCKS: usize = 4096;
 pub(crate) struct Store(pub(crate) Option<HashMap<StoredName, Vec<u64>>>);
 
 impl Store {
-    /// A store for models of one KV group without a window, and without recurrent states.
+    /// A store for models without recurrent states.
     pub(crate) fn new(config: &Config, scheduler: &mut Scheduler) -> Self {
-        let is_plain = config.kv_groups.len() == 1 && config.kv_groups[0].window.is_none();
-        if !is_plain || config.state_snapshots.is_some() {
+        if config.state_snapshots.is_some() {
             return Self(None);
         }
         scheduler.track_block_uses();

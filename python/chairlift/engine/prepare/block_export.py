@@ -14,8 +14,8 @@ MAX_HELD_BYTES: Final = 256 * 2**20
 class ExportedBlock:
     """A complete block of a prompt."""
 
-    index: int
-    """Which block of the prompt it is."""
+    number: int
+    """Which block of the prompt it is: by its index and its KV group."""
     data: bytes
 
 
@@ -52,18 +52,21 @@ class HeldBytes:
 
 
 class BlockExport:
-    """The blocks of one prompt, from the engine's thread to the call that sends them."""
+    """The blocks of one prompt, from the engine's thread to the call that sends them.
 
-    def __init__(self, first: int, count: int, held: HeldBytes, wake: Callable[[], None]) -> None:
+    Attributes:
+        first: The index of the first block that is wanted.
+    """
+
+    def __init__(self, first: int, held: HeldBytes, wake: Callable[[], None]) -> None:
         """Wait for blocks.
 
         Args:
             first: The index of the first block that is wanted.
-            count: How many are wanted from there on.
             held: The bytes of all exports.
             wake: Called on the engine's thread when there is something to take.
         """
-        self._wanted = set(range(first, first + count))
+        self.first = first
         self._held = held
         self._wake = wake
         self._lock = threading.Lock()
@@ -71,17 +74,12 @@ class BlockExport:
         self.is_closed = False
         self.has_overflowed = False
 
-    def wants(self, index: int) -> bool:
-        """Return whether a block has not come yet, and is wanted."""
-        return index in self._wanted
-
     def put(self, block: ExportedBlock) -> None:
         """Add a block; called on the engine's thread."""
         with self._lock:
             if self.is_closed or self.has_overflowed:
                 return
             if self._held.take(len(block.data)):
-                self._wanted.discard(block.index)
                 self._blocks.append(block)
             else:
                 self.has_overflowed = True

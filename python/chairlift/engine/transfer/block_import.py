@@ -16,30 +16,30 @@ class BlockImport:
     Attributes:
         token_ids: The tokens of the prompt: those of all full blocks, and one more.
         first: Index of the first block that is wanted.
-        count: How many are wanted.
+        numbers: Those of the blocks that are wanted: by index and KV group.
         scope: Names tenant and salt, as the other server may know them.
         source: The server that has them, and what it gave for them; None is any server.
         limit_s: Seconds that the transfer may take.
         was_late: Whether it took longer.
-        next_index: Index of the next block to be placed.
+        next_number: Number of the next block to be placed.
     """
 
     def __init__(
         self,
         token_ids: list[int],
         first: int,
-        count: int,
+        numbers: range,
         scope: str,
         limit_s: float,
         source: BlockSource | None = None,
     ) -> None:
         self.token_ids = token_ids
-        self.first, self.count = first, count
+        self.first, self.numbers = first, numbers
         self.scope = scope
         self.source = source
         self.limit_s = limit_s
         self.was_late = False
-        self.next_index = first
+        self.next_number = numbers.start
         self._changed = threading.Condition()
         self._blocks: dict[int, bytes] = {}
         self._num_bytes = 0
@@ -54,7 +54,7 @@ class BlockImport:
         if is_over:
             cancel()
 
-    def put(self, index: int, data: bytes) -> bool:
+    def put(self, number: int, data: bytes) -> bool:
         """Add a block; waits for room. Return whether further ones are wanted.
 
         A block that comes before its turn is dropped where there is no room: to wait would hold up
@@ -63,10 +63,10 @@ class BlockImport:
         with self._changed:
             if not self._changed.wait_for(self._need_not_wait, self.limit_s) or self._is_over:
                 return False
-            is_wanted = self.next_index <= index < self.first + self.count
-            has_room = self._has_room or index == self.next_index
-            if is_wanted and has_room and index not in self._blocks:
-                self._blocks[index] = data
+            is_wanted = self.next_number <= number < self.numbers.stop
+            has_room = self._has_room or number == self.next_number
+            if is_wanted and has_room and number not in self._blocks:
+                self._blocks[number] = data
                 self._num_bytes += len(data)
                 self._changed.notify_all()
             return True
@@ -87,12 +87,12 @@ class BlockImport:
     @property
     def has_next(self) -> bool:
         """Return whether the next block to be placed has come."""
-        return self.next_index in self._blocks
+        return self.next_number in self._blocks
 
     @property
     def is_whole(self) -> bool:
         """Return whether all blocks were placed."""
-        return self.next_index == self.first + self.count
+        return self.next_number == self.numbers.stop
 
     @property
     def is_over(self) -> bool:
@@ -102,17 +102,17 @@ class BlockImport:
     def next_run(self, max_count: int) -> list[bytes]:
         """Return the next blocks to be placed, as far as they have come; they stay."""
         with self._changed:
-            end = self.next_index
-            while end < self.next_index + max_count and end in self._blocks:
+            end = self.next_number
+            while end < self.next_number + max_count and end in self._blocks:
                 end += 1
-            return [self._blocks[index] for index in range(self.next_index, end)]
+            return [self._blocks[number] for number in range(self.next_number, end)]
 
     def drop(self, count: int) -> None:
         """Forget so many blocks of the next run: they were placed."""
         with self._changed:
             for _ in range(count):
-                self._num_bytes -= len(self._blocks.pop(self.next_index))
-                self.next_index += 1
+                self._num_bytes -= len(self._blocks.pop(self.next_number))
+                self.next_number += 1
             self._changed.notify_all()
 
     def cancel(self) -> None:

@@ -12,12 +12,10 @@ and its copies are dropped.
 
 import secrets
 
-from torch import Tensor
-
 from chairlift import _core
 from chairlift.engine.prepare.block_export import BlockExport, ExportedBlock, HeldBytes
 from chairlift.engine.prepare.prepared import Prepared
-from chairlift.engine.transfer.layout import pool_bytes
+from chairlift.engine.transfer.layout import BlockContents
 
 
 class BlockExports:
@@ -30,15 +28,15 @@ class BlockExports:
 
     is_loading = False
 
-    def __init__(self, pool: Tensor) -> None:
-        """Export from a pool.
+    def __init__(self, contents: BlockContents) -> None:
+        """Export blocks.
 
         Args:
-            pool: The KV pool, `[planes, blocks, ...]` in memory of the CPU.
+            contents: Copies blocks of the pool.
         """
         self.names_key = secrets.token_bytes(32)
         self.held = HeldBytes()
-        self._pool = pool_bytes(pool)
+        self._contents = contents
         self._wanted: dict[bytes, list[tuple[BlockExport, int]]] = {}
         self._exports: list[tuple[BlockExport, list[bytes]]] = []
 
@@ -53,11 +51,11 @@ class BlockExports:
         export = prepared.export
         if export is None:
             return
-        names = scheduler.block_names(request_id)
+        blocks = scheduler.block_names(request_id, export.first)
+        names = blocks.names
         self._exports.append((export, names))
-        for index, name in enumerate(names):
-            if export.wants(index):
-                self._wanted.setdefault(name, []).append((export, index))
+        for number, name in enumerate(names, start=blocks.number):
+            self._wanted.setdefault(name, []).append((export, number))
 
     def turn(self, scheduler: _core.Scheduler) -> None:
         """Forget exports that have ended."""
@@ -80,12 +78,12 @@ class BlockExports:
         uses = scheduler.take_block_uses()
         if uses is None or not self._wanted:
             return
-        for number, name in enumerate(uses.names()):
+        for place, (name, group) in enumerate(zip(uses.names(), uses.groups(), strict=True)):
             wanting = self._wanted.pop(name, None)
             if wanting is not None:
-                data = uses.contents(self._pool, [number])
-                for export, index in wanting:
-                    export.put(ExportedBlock(index, data))
+                data = self._contents.of(uses, place, group)
+                for export, number in wanting:
+                    export.put(ExportedBlock(number, data))
 
     def wait(self) -> None:
         """Return at once: nothing is waited for."""

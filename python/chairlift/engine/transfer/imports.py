@@ -117,7 +117,7 @@ class BlockImports:
     def begin(self, scheduler: _core.Scheduler, request_id: int, prepared: Prepared) -> None:
         """Hold a new request that lacks many blocks, and let another server compute them."""
         missing = scheduler.missing_blocks(request_id)
-        first, count = missing.first, len(missing)
+        first, count = missing.first, missing.num_indices
         size, source = self._block_size, prepared.source
         # What another server has computed already is no work there.
         if count * size < (1 if source is not None else MIN_TOKENS):
@@ -128,7 +128,8 @@ class BlockImports:
         limit = _limit_ns(predicted, prepared.times.start_within_s)
         token_ids = prepared.prompt[: (first + count) * size + 1]
         scope = scope_of(prepared.tenant, prepared.prefix_cache.salt, self._scope_key)
-        blocks = BlockImport(token_ids, first, count, scope, limit / _NS_PER_S, source)
+        numbers = range(missing.number, missing.number + len(missing))
+        blocks = BlockImport(token_ids, first, numbers, scope, limit / _NS_PER_S, source)
         now = self._clock()
         loading = _Loading(request_id, blocks, now + limit)
         if len(self._loading) >= _core.MAX_LIVE_TRANSFERS or not self._fetcher.fetch(blocks):
@@ -163,7 +164,7 @@ class BlockImports:
     def _place(self, scheduler: _core.Scheduler, loading: _Loading, room: int) -> int | None:
         """Return how many blocks were placed; None if the request is not held any more."""
         received = loading.blocks.next_run(room)
-        first = loading.blocks.next_index
+        first = loading.blocks.next_number
         blocks = scheduler.insert_blocks(loading.request_id, first, len(received))
         if blocks is None:
             return None

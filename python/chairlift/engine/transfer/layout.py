@@ -15,20 +15,23 @@ from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError
 from chairlift.engine.loading.loaded import LoadedModel
 from chairlift.model.config import ModelConfig
+from chairlift.model.forward.kv_cache import layer_places
 
 PROBE_TOKENS: Final = 64
 """Tokens whose keys and values stand for the model and its numbers."""
 
 
-def check_model(loaded: LoadedModel, option: str) -> None:
+def check_model(loaded: LoadedModel, option: str, *, has_windows: bool = False) -> None:
     """Check that the blocks of a model can be moved.
 
     Args:
         loaded: The model.
         option: The setting that moves blocks, for errors.
+        has_windows: Whether the layers may have windows.
 
     Raises:
-        ConfigError: It has windows or recurrent states, runs on a GPU, or is an encoder.
+        ConfigError: It has windows and may not, has recurrent states, runs on a GPU, or is an
+            encoder.
     """
     unsupported_reason = None
     if not isinstance(loaded.config, ModelConfig) or loaded.runner_factory is not None:
@@ -37,7 +40,7 @@ def check_model(loaded: LoadedModel, option: str) -> None:
         unsupported_reason = "a model on a GPU"
     elif loaded.config.spec.has_state:
         unsupported_reason = "a model with recurrent states"
-    elif list(loaded.config.spec.kv_windows) != [None]:
+    elif not has_windows and list(loaded.config.spec.kv_windows) != [None]:
         unsupported_reason = "a model with sliding windows"
     if unsupported_reason is not None:
         message = f"{option}: expected none for {unsupported_reason}"
@@ -53,6 +56,44 @@ def probe_prompt(vocab_size: int, max_context_len: int) -> list[int]:
 def pool_bytes(pool: Tensor) -> Tensor:
     """Return a KV pool `[planes, blocks, ...]` as bytes, uint8 `[planes, blocks, width]`."""
     return pool.view(pool.shape[0], pool.shape[1], -1).view(torch.uint8)
+
+
+class BlockContents:
+    """Copies blocks out of a KV pool: what their layers have written, and zeros behind it.
+
+    A KV group with fewer layers than another leaves the rest of a block as it was, with what a
+    request of any tenant has left there.
+    """
+
+    def __init__(self, config: EngineConfig, loaded: LoadedModel) -> None:
+        """Copy from the pool of a model, in memory of the CPU."""
+        self._pool = pool_bytes(loaded.kv_cache)
+        config_of_model = loaded.config
+        assert isinstance(config_of_model, ModelConfig), "invariant: encoders move no blocks"
+        spec, dtype = config_of_model.spec, config_of_model.dtype
+        places = layer_places(spec, loaded.resolved.backend, config.block_size, dtype)
+        self._num_bytes = [0] * len(spec.kv_windows)
+        for group, place in zip(spec.layer_groups, places, strict=True):
+            if group is not None and place is not None:
+                end = place.first + place.num_bytes
+                self._num_bytes[group] = max(self._num_bytes[group], end)
+
+    def of_all(self, uses: _core.BlockUses) -> bytes:
+        """Return the bytes of all blocks that were used, one behind the other."""
+        groups = enumerate(uses.groups())
+        return b"".join(self.of(uses, place, group) for place, group in groups)
+
+    def of(self, uses: _core.BlockUses, place: int, group: int) -> bytes:
+        """Return the bytes of one block that was used.
+
+        Args:
+            uses: The blocks.
+            place: Which of them.
+            group: Its KV group.
+        """
+        data = uses.contents(self._pool, [place])
+        num_bytes = self._num_bytes[group]
+        return data[:num_bytes].ljust(len(data), b"\0") if num_bytes < len(data) else data
 
 
 def layout_of(config: EngineConfig, loaded: LoadedModel, probed: bytes) -> bytes:

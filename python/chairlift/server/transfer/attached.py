@@ -48,10 +48,10 @@ class Exporting:
         """Return the bytes of blocks that no call has sent yet."""
         return 0 if self._exports is None else self._exports.held.num_bytes
 
-    def new_export(self, first: int, count: int, wake: Callable[[], None]) -> BlockExport:
+    def new_export(self, first: int, wake: Callable[[], None]) -> BlockExport:
         """Return an export of blocks of a prompt, as `BlockExport` takes them."""
         assert self._exports is not None, "invariant: the gate opens when the model is loaded"
-        return BlockExport(first, count, self._exports.held, wake)
+        return BlockExport(first, self._exports.held, wake)
 
 
 class Transfers:

@@ -143,8 +143,8 @@ class PrefillPeers:
         wanted.on_cancel(call.cancel)
         try:
             for response in call:
-                for index, data in decode(response.blocks, self._block_bytes):
-                    if not wanted.put(index, data):
+                for number, data in decode(response.blocks, self._block_bytes):
+                    if not wanted.put(number, data):
                         return
         finally:
             # A message that is wrong ends the call, too.

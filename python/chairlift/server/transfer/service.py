@@ -66,7 +66,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
         def wake() -> None:
             loop.call_soon_threadsafe(arrived.set)
 
-        export = self._exporting.new_export(first, count, wake)
+        export = self._exporting.new_export(first, wake)
         writer = Writer(context, self._server.write_timeout_s)
         with self._server.outboxes.open() as outbox:
             live = PrefillRequests(

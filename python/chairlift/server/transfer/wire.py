@@ -27,7 +27,7 @@ def checksum(data: bytes | memoryview) -> int:
 def encode(blocks: Sequence[ExportedBlock]) -> bytes:
     """Return the encoded message that holds blocks."""
     message = pb.PrefillBlocks(
-        indices=[block.index for block in blocks],
+        indices=[block.number for block in blocks],
         data=b"".join(block.data for block in blocks),
         checksums=[checksum(block.data) for block in blocks],
     )
@@ -36,7 +36,7 @@ def encode(blocks: Sequence[ExportedBlock]) -> bytes:
 
 
 def decode(blocks: pb.PrefillBlocks, block_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the index and the bytes of each block of a message.
+    """Yield the number and the bytes of each block of a message.
 
     Args:
         blocks: The message.
@@ -53,9 +53,9 @@ def decode(blocks: pb.PrefillBlocks, block_bytes: int) -> Iterator[tuple[int, by
         )
         raise ValueError(message)
     data = memoryview(blocks.data)
-    for number, index in enumerate(blocks.indices):
-        block = data[number * block_bytes : (number + 1) * block_bytes]
-        if checksum(block) != blocks.checksums[number]:
-            message = f"the checksum of block {index} is wrong"
+    for place, number in enumerate(blocks.indices):
+        block = data[place * block_bytes : (place + 1) * block_bytes]
+        if checksum(block) != blocks.checksums[place]:
+            message = f"the checksum of block {number} is wrong"
             raise ValueError(message)
-        yield index, bytes(block)
+        yield number, bytes(block)

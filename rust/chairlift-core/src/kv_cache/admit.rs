@@ -69,7 +69,8 @@ impl KvCache {
                 Source::Unseen => NULL_BLOCK,
                 Source::Known(block) => {
                     if table.is_stored {
-                        self.note_use(block, &table.hashes[i / self.groups.len()], true);
+                        let (block_index, group) = (i / self.groups.len(), i % self.groups.len());
+                        self.note_use((group, block), &table.hashes[block_index], true);
                     }
                     block
                 }

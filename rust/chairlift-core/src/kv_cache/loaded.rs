@@ -5,8 +5,16 @@
 //! a request waits, held   ---> missing ---> the engine loads ---> insert: blocks that the prefix cache knows
 //! ```
 //!
-//! A block goes by a keyed hash of its name, which is the same in the next process that has the same key. Models with one KV
-//! group without a window have such a store: a block index is one block.
+//! A block goes by a keyed hash of its name and its KV group, which is the same in the next process that has the same key.
+//!
+//! The blocks of a prompt that are kept or moved have numbers, by block index and then by group. A group with a window has those
+//! alone that the token behind the last full block sees; of one group without a window, numbers are block indices:
+//!
+//! ```text
+//! block index           0    1    2    3
+//! group without       [ 0  | 1  | 2  | 4  ]
+//! group with window   [ -  | -  | 3  | 5  ]
+//! ```
 
 use super::{KvCache, block_table::BlockTable, prefix_cache::BlockHash};
 use crate::ids::{BlockId, NULL_BLOCK};
@@ -14,11 +22,59 @@ use crate::ids::{BlockId, NULL_BLOCK};
 /// What a store calls a block: of one tenant, with everything before it.
 pub type StoredName = [u8; 32];
 
+/// Blocks of a prompt that the prefix cache does not know and a store may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MissingBlocks {
+    /// The block index of the first that has to be computed.
+    pub first: usize,
+    /// How many block indices there are from there on.
+    pub num_indices: usize,
+    /// The number of the first of `names`.
+    pub number: usize,
+    pub names: Vec<StoredName>,
+}
+
+/// What was filled from outside for a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Inserted {
+    /// The block index from which on it lacked blocks.
+    pub(crate) first: usize,
+    /// Block indices from there on that are known for this reason.
+    pub(crate) num_indices: usize,
+    /// The index behind the last of these.
+    end: usize,
+}
+
+impl Inserted {
+    /// Nothing, for a request that lacks blocks from a block index on.
+    pub(crate) fn behind(first: usize) -> Self {
+        Self {
+            first,
+            num_indices: 0,
+            end: 0,
+        }
+    }
+
+    /// A block at an index is filled; with it come the indices before `first_kept`, which no window sees.
+    pub(crate) fn fill(&mut self, block_index: usize, first_kept: usize) {
+        if block_index < self.end {
+            return;
+        }
+        if self.num_indices == 0 {
+            self.num_indices = first_kept.saturating_sub(self.first);
+        }
+        self.num_indices += 1;
+        self.end = block_index + 1;
+    }
+}
+
 /// A block that can be found, and was computed or found again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockUse {
     pub block: BlockId,
     pub name: StoredName,
+    /// Its KV group.
+    pub group: usize,
     /// A request found it in the prefix cache.
     pub is_hit: bool,
 }
@@ -31,8 +87,13 @@ pub(super) struct UseLog {
 }
 
 impl UseLog {
-    fn name(&self, hash: &BlockHash) -> StoredName {
-        *blake3::keyed_hash(&self.key, hash.bytes()).as_bytes()
+    fn name(&self, hash: &BlockHash, group: usize) -> StoredName {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(hash.bytes());
+        if group > 0 {
+            hasher.update(&(group as u64).to_le_bytes());
+        }
+        *hasher.finalize().as_bytes()
     }
 }
 
@@ -51,36 +112,62 @@ impl KvCache {
             .unwrap_or_default()
     }
 
-    /// A block can be found from now on, or was found.
-    pub(super) fn note_use(&mut self, block: BlockId, hash: &BlockHash, is_hit: bool) {
+    /// A block of a group can be found from now on, or was found.
+    pub(super) fn note_use(
+        &mut self,
+        (group, block): (usize, BlockId),
+        hash: &BlockHash,
+        is_hit: bool,
+    ) {
         if let Some(log) = &mut self.uses {
-            let name = log.name(hash);
+            let name = log.name(hash, group);
             log.uses.push(BlockUse {
                 block,
                 name,
+                group,
                 is_hit,
             });
         }
     }
 
-    /// The names of the full blocks of `tokens` behind the first `num_hits`, but the last token; none without a store.
+    /// The full blocks of `tokens` from the block index `first` on, but that of the last token; none without a store.
     pub(crate) fn missing(
         &self,
         table: &mut BlockTable,
         tokens: &[i32],
-        num_hits: usize,
-    ) -> Vec<StoredName> {
+        first: usize,
+    ) -> MissingBlocks {
         let Some(log) = &self.uses else {
-            return Vec::new();
+            return MissingBlocks::default();
         };
         let max_hits = (tokens.len() - 1) / self.block_size;
         self.extend_hashes(table, tokens, max_hits);
-        let hashes = table.hashes[num_hits..max_hits].iter();
-        hashes.map(|hash| log.name(hash)).collect()
+        let number = self.numbered(max_hits).take_while(|&(i, _)| i < first);
+        let mut missing = MissingBlocks {
+            first,
+            num_indices: max_hits.saturating_sub(first),
+            number: number.count(),
+            ..MissingBlocks::default()
+        };
+        for (block_index, group) in self.numbered(max_hits).skip(missing.number) {
+            let name = log.name(&table.hashes[block_index], group);
+            missing.names.push(name);
+        }
+        missing
     }
 
-    /// Makes free blocks known as those of `tokens` from `first` on, `count` at most, so that they can be filled now; the
-    /// null block stands for one that is known already. The blocks before them are used last, so that they stay longest.
+    /// Block index and group of the blocks that are kept of a prompt with so many full ones, by their numbers.
+    fn numbered(&self, max_hits: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        (0..max_hits).flat_map(move |block_index| {
+            let groups = 0..self.groups.len();
+            let kept = groups.filter(move |&group| block_index >= self.first_seen(group, max_hits));
+            kept.map(move |group| (block_index, group))
+        })
+    }
+
+    /// Makes free blocks known as those of `tokens` from the number `first` on, `count` at most, so that they can be filled now;
+    /// the null block stands for one that is known already. The blocks before them are used last, so that they stay longest.
+    /// Also returns the block index of each.
     ///
     /// None while copies wait for a plan: they may read free blocks.
     pub(crate) fn insert(
@@ -89,24 +176,26 @@ impl KvCache {
         tokens: &[i32],
         first: usize,
         count: usize,
-    ) -> Option<Vec<BlockId>> {
+    ) -> Option<(Vec<BlockId>, Vec<usize>)> {
         if self.host.has_copies() || !self.copies.is_empty() || !self.copied.is_empty() {
             return None;
         }
-        let end = (first + count).min((tokens.len() - 1) / self.block_size);
-        self.extend_hashes(table, tokens, end);
-        let (mut held, mut inserted) = (Vec::new(), Vec::new());
-        for block_index in 0..end {
-            let known = self.hit(table, tokens, 0, block_index);
+        let max_hits = (tokens.len() - 1) / self.block_size;
+        self.extend_hashes(table, tokens, max_hits);
+        let numbered: Vec<_> = self.numbered(max_hits).take(first + count).collect();
+        let (mut held, mut inserted, mut indices) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, (block_index, group)) in numbered.into_iter().enumerate() {
+            let known = self.hit(table, tokens, group, block_index);
             if let Some(block) = known {
                 self.share(block, table.tenant);
                 held.push(block);
             }
-            if block_index < first {
+            if number < first {
                 continue;
             }
             if known.is_some() {
                 inserted.push(NULL_BLOCK);
+                indices.push(block_index);
                 continue;
             }
             // Nothing that is promised is lost: all are free again below.
@@ -114,9 +203,10 @@ impl KvCache {
                 break;
             }
             let block = self.allocate(table.tenant);
-            self.publish_block((0, block), table, tokens, block_index);
+            self.publish_block((group, block), table, tokens, block_index);
             held.push(block);
             inserted.push(block);
+            indices.push(block_index);
         }
         // The tail goes first, so that it is also evicted first.
         for block in held.into_iter().rev() {
@@ -124,6 +214,14 @@ impl KvCache {
             let references = self.pool.num_references(block);
             self.map.release(block, references, true);
         }
-        Some(inserted)
+        Some((inserted, indices))
+    }
+
+    /// The first block index of a prompt that is kept, in any group.
+    pub(crate) fn first_kept(&self, tokens: &[i32]) -> usize {
+        let max_hits = (tokens.len() - 1) / self.block_size;
+        let groups = 0..self.groups.len();
+        let first = groups.map(|group| self.first_seen(group, max_hits)).min();
+        first.unwrap_or(0)
     }
 }

@@ -3,7 +3,7 @@
 use super::step::StepBuilder;
 use crate::{
     ids::{Nanos, Slot},
-    kv_cache::KvCache,
+    kv_cache::{Inserted, KvCache},
     policy::{Gate, Moment},
     queue::{PROMPT_COST, WaitCause},
     request::{Request, RunnerView, State},
@@ -149,9 +149,11 @@ impl StepBuilder<'_> {
             }
         } else {
             request.stats.cached_tokens = start;
-            let (first, num_inserted) = request.inserted;
+            let Inserted {
+                first, num_indices, ..
+            } = request.inserted;
             let behind_first = start.saturating_sub(first * block_size);
-            request.stats.transferred_tokens = behind_first.min(num_inserted * block_size);
+            request.stats.transferred_tokens = behind_first.min(num_indices * block_size);
             let cost = PROMPT_COST * (request.num_prompt - start) as u64;
             scheduler.queue.shares.admit(request.tenant, cost);
             if request.cache_read {

@@ -11,29 +11,19 @@ use super::Scheduler;
 use crate::{
     cost_model::Work,
     ids::{BlockId, NULL_BLOCK, Nanos, RequestId, Slot},
-    kv_cache::{BlockUse, StoredName},
+    kv_cache::{BlockUse, Inserted, MissingBlocks},
     request::{Origin, State},
 };
-
-/// Blocks of a prompt that the prefix cache does not know and a store may have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MissingBlocks {
-    /// The block index of the first.
-    pub first: usize,
-    pub names: Vec<StoredName>,
-}
 
 impl Scheduler {
     /// Tells which blocks are used from now on, and names those that requests lack.
     ///
     /// # Panics
-    /// If the model has several KV groups, windows or recurrent states.
+    /// If the model has recurrent states.
     pub fn track_block_uses(&mut self) {
-        let groups = &self.config.kv_groups;
-        let is_plain = groups.len() == 1 && groups[0].window.is_none();
         assert!(
-            is_plain && self.config.state_snapshots.is_none(),
-            "invariant: a store keeps blocks of one KV group without a window"
+            self.config.state_snapshots.is_none(),
+            "invariant: a store keeps blocks alone, and no states"
         );
         self.kv.track_uses();
     }
@@ -53,20 +43,20 @@ impl Scheduler {
             return MissingBlocks::default();
         }
         let first = request.num_hits(&self.kv);
-        let names = self.kv.missing(&mut request.table, &request.tokens, first);
-        MissingBlocks { first, names }
+        request.inserted = Inserted::behind(first);
+        self.kv.missing(&mut request.table, &request.tokens, first)
     }
 
-    /// The names of all blocks of a new request that another can find: none if it may not write them.
-    pub fn block_names(&mut self, request: RequestId) -> Vec<StoredName> {
+    /// The blocks of a new request from a block index on that another can find: none if it may not write them.
+    pub fn block_names(&mut self, request: RequestId, first: usize) -> MissingBlocks {
         let Some(slot) = self.new_in_queue(request) else {
-            return Vec::new();
+            return MissingBlocks::default();
         };
         let request = self.slots.live(slot);
         if !request.cache_write || !request.table.is_stored() {
-            return Vec::new();
+            return MissingBlocks::default();
         }
-        self.kv.missing(&mut request.table, &request.tokens, 0)
+        self.kv.missing(&mut request.table, &request.tokens, first)
     }
 
     /// How long computing tokens of a prompt takes; None before anything was measured.
@@ -93,8 +83,8 @@ impl Scheduler {
         }
     }
 
-    /// Makes blocks known to the prefix cache as those of a held request from the block index `first` on, `count` at most:
-    /// the caller fills them before the next plan is carried out. The null block needs no filling.
+    /// Makes blocks known to the prefix cache as those of a held request from the number `first` on, `count` at most: the
+    /// caller fills them before the next plan is carried out. The null block needs no filling.
     ///
     /// None if the request is not held any more; none while nothing can be inserted. A count of 0 asks whether it is held.
     pub fn insert_blocks(
@@ -114,15 +104,12 @@ impl Scheduler {
         let inserted = self
             .kv
             .insert(&mut request.table, &request.tokens, first, count);
-        let inserted = inserted.unwrap_or_default();
-        let num_filled = inserted
-            .iter()
-            .filter(|&&block| block != NULL_BLOCK)
-            .count();
-        if num_filled > 0 {
-            let (earliest, num_inserted) = request.inserted;
-            let earliest = if num_inserted == 0 { first } else { earliest };
-            request.inserted = (earliest, num_inserted + num_filled);
+        let (inserted, indices) = inserted.unwrap_or_default();
+        for (&block, &block_index) in inserted.iter().zip(&indices) {
+            if block != NULL_BLOCK {
+                let first_kept = self.kv.first_kept(&request.tokens);
+                request.inserted.fill(block_index, first_kept);
+            }
         }
         Some(inserted)
     }

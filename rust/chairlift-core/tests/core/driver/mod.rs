@@ -221,7 +221,7 @@ impl Driver {
         self.runner.run(plan)
     }
 
-    /// What a block of the first KV group holds.
+    /// What a block holds.
     pub(crate) fn block_mut(&mut self, block: u32) -> &mut [u64] {
         self.runner.block_mut(block)
     }

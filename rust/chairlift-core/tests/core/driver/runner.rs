@@ -8,15 +8,15 @@ use chairlift_core::{
 
 use super::{mix, token_of};
 
-/// The runner's tables and a KV memory of hashes, one per slot and KV group.
+/// The runner's tables and a KV memory of hashes, one per slot.
 pub(super) struct FakeRunner {
     block_size: usize,
     num_groups: usize,
     computed: Vec<i32>,
     last_token: Vec<i32>,
     block_tables: Vec<i32>,
-    kv: Vec<Vec<u64>>,
-    host: Vec<Vec<u64>>,
+    kv: Vec<u64>,
+    host: Vec<u64>,
 }
 
 impl FakeRunner {
@@ -28,8 +28,8 @@ impl FakeRunner {
             computed: vec![0; rows],
             last_token: vec![0; rows],
             block_tables: vec![0; groups * rows * config.max_blocks_per_row()],
-            kv: vec![vec![0; config.num_blocks * config.block_size]; groups],
-            host: vec![vec![0; config.num_host_blocks * config.block_size]; groups],
+            kv: vec![0; config.num_blocks * config.block_size],
+            host: vec![0; config.num_host_blocks * config.block_size],
         }
     }
 
@@ -85,10 +85,9 @@ impl FakeRunner {
             adapters,
         };
         apply_plan(plan, self.block_size, &mut tables, &mut inputs).expect("the plan applies");
-        for (kv, host) in self.kv.iter_mut().zip(&mut self.host) {
-            copy_blocks(self.block_size, view.swap_out, kv, host);
-            copy_blocks(self.block_size, view.swap_in, host, kv);
-        }
+        let (kv, host) = (&mut self.kv, &mut self.host);
+        copy_blocks(self.block_size, view.swap_out, kv, host);
+        copy_blocks(self.block_size, view.swap_in, host, kv);
         let mut hashes = vec![0; t];
         for i in 0..r {
             for token in query_start_loc[i] as usize..query_start_loc[i + 1] as usize {
@@ -97,7 +96,7 @@ impl FakeRunner {
                 for group in 0..self.num_groups {
                     let parent = self.read(group, rows[i] as usize, position);
                     let hash = mix(parent, input_ids[token], position);
-                    self.kv[group][slot_mapping[group * t + token] as usize] = hash;
+                    self.kv[slot_mapping[group * t + token] as usize] = hash;
                     assert!(
                         group == 0 || mixed == hash,
                         "the KV groups of a request disagree"
@@ -118,10 +117,10 @@ impl FakeRunner {
         sampled
     }
 
-    /// What a block of the first KV group holds.
+    /// What a block holds.
     pub(super) fn block_mut(&mut self, block: u32) -> &mut [u64] {
         let start = block as usize * self.block_size;
-        &mut self.kv[0][start..start + self.block_size]
+        &mut self.kv[start..start + self.block_size]
     }
 
     /// The hash of the token before `position`.
@@ -132,7 +131,7 @@ impl FakeRunner {
         let num_indices = self.block_tables.len() / (self.num_groups * self.computed.len());
         let line = (group * self.computed.len() + row) * num_indices;
         let block = self.block_tables[line + position / self.block_size] as usize;
-        self.kv[group][block * self.block_size + position % self.block_size]
+        self.kv[block * self.block_size + position % self.block_size]
     }
 }
 

@@ -1,0 +1,50 @@
+"""A prefill server without a network: an engine that computes prompts as soon as it is asked."""
+
+import dataclasses
+
+from chairlift.api.types import PrefixCache, Request, Sampling, Stopping
+from chairlift.engine.prepare.block_export import BlockExport
+from chairlift.engine.roles import export_blocks
+
+from tests.engine.drive import drain
+
+
+class PrefillEngine:
+    """Computes prompts on an engine as soon as it is asked: a `Fetcher` without a network."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.exports, self.layout = export_blocks(engine)
+        self.asked = []
+        self.deliver = lambda wanted, blocks: [wanted.put(b.number, b.data) for b in blocks]
+
+    def fetch(self, wanted):
+        self.asked.append(wanted)
+        export = BlockExport(wanted.first, self.exports.held, lambda: None)
+        request = Request(
+            wanted.token_ids,
+            Sampling(temperature=0.0),
+            Stopping(max_tokens=1, ignore_eos=True),
+            prefix_cache=PrefixCache(salt=wanted.scope),
+        )
+        prepared = dataclasses.replace(self.engine.prepare(request), export=export)
+        self.engine.add(prepared)
+        drain(self.engine)
+        blocks = export.take(1 << 40)
+        export.close()
+        self.deliver(wanted, blocks)
+        wanted.end()
+        return True
+
+    def close(self):
+        pass
+
+
+class NoServer:
+    """Has no server to ask."""
+
+    def fetch(self, wanted):
+        return False
+
+    def close(self):
+        pass
