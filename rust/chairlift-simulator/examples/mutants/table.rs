@@ -377,7 +377,7 @@ mutants! { MUTANTS of "chairlift-core":
     loaded_one_place_too_early, "-", "loaded blocks are named as those before them", "kv_cache/loaded.rs":
         "table, tokens, block_index);\n            held" => "table, tokens, block_index.saturating_sub(1));\n            held";
     a_hit_is_told_as_its_neighbour, "-", "the use of a block is told with the name of another", "kv_cache/admit.rs":
-        "&table.hashes[i / self.groups.len()], true" => "&table.hashes[0], true";
+        "&table.hashes[block_index], true" => "&table.hashes[0], true";
     loaded_blocks_are_never_free, "-", "what is loaded keeps an owner", "kv_cache/loaded.rs":
         "        for block in held.into_iter().rev() {" => "        for block in held.into_iter().rev().skip(1) {";
 
