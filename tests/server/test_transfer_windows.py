@@ -62,8 +62,10 @@ async def test_prompts_are_computed_by_the_prefill_server_alone(serve, folder, p
         answers = await asyncio.gather(*(answer(serving, prompt) for prompt in prompts))
         assert [tokens for tokens, _ in answers] == expected
         usages = [end.finished.usage for _, end in answers]
+        assert {usage.cached_tokens for usage in usages} == {NUM_TOKENS}
         assert all(usage.transferred_tokens > 0 for usage in usages), usages
-        assert max(usage.transferred_tokens for usage in usages) == NUM_TOKENS
+        _, end = await answer(serving, [9, *LONG[1:]])
+        assert end.finished.usage.transferred_tokens == NUM_TOKENS
         await serving.until_idle()
         await source.until_idle()
 

@@ -342,9 +342,9 @@ impl KvCache {
                 if block == NULL_BLOCK {
                     continue;
                 }
-                self.publish_block((group, block), table, tokens, block_index);
-                // An equal one may be known already: this one was computed, and has the same content.
-                if table.is_stored {
+                let is_new = self.publish_block((group, block), table, tokens, block_index);
+                // An equal one may be known: where the window before it was lost, all is computed again.
+                if table.is_stored && (is_new || self.has_windows) {
                     self.note_use((group, block), &table.hashes[block_index], false);
                 }
             }
@@ -352,14 +352,14 @@ impl KvCache {
         table.num_published = num_full;
     }
 
-    /// Makes a block known as that of a group at an index, unless it is already, or an equal one.
+    /// Makes a block known as that of a group at an index; false if it is already, or an equal one.
     fn publish_block(
         &mut self,
         (group, block): (usize, BlockId),
         table: &BlockTable,
         tokens: &[i32],
         block_index: usize,
-    ) {
+    ) -> bool {
         let tokens = &tokens[block_index * self.block_size..(block_index + 1) * self.block_size];
         let (hash, parent) = (table.hashes[block_index], table.parent(block_index));
         let is_new = self
@@ -369,6 +369,7 @@ impl KvCache {
             let parent = (block_index > 0).then_some(parent);
             self.report_stored((group, block), table.source, hash, parent, tokens);
         }
+        is_new
     }
 
     /// Gives back the blocks that no token of `tokens` from `num_computed` on sees. What becomes free is promised again
