@@ -108,8 +108,8 @@ fn bits_are_those_of_every_other_instruction_set() {
     assert_eq!(
         found,
         [
-            0x1652_83c3_4537_6f01,
-            0x3a3c_e2a4_07ba_4197,
+            0x6d88_4066_856f_753e,
+            0xfe77_5ab5_658b_8996,
             0x1bd0_3c49_671b_8f25
         ]
     );
