@@ -123,5 +123,7 @@ def test_the_plan_of_ranks_is_that_of_each(chairlift: Run, tiny_folder: Path) ->
 def test_ranks_that_cannot_share_the_heads_are_no_plan(chairlift: Run, tiny_folder: Path) -> None:
     run = chairlift("plan", tiny_folder, "--tensor-parallel", "3")
     assert run.returncode == 2
-    expected = "--tensor-parallel: expected a divisor of the model's 2 KV heads, got 3"
+    expected = (
+        "--tensor-parallel: expected a divisor or a multiple of the model's 2 KV heads, got 3"
+    )
     assert expected in run.stderr
