@@ -76,7 +76,9 @@ class Generation(HttpCall):
                 handoff=self._job.handoff,
             )
             if number == 0:
-                self._prepared = live.prepared
+                if self._job.handoff is not None:
+                    # A request that is kept keeps its adapter, which then makes no room.
+                    self._prepared = live.prepared
                 self.origin = Origin(live.handle, int(time.time()), self._job.model)
             if live.resumable is not None:
                 live.resumable.context = Written.of(self._job, self.origin)
