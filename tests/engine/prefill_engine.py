@@ -6,7 +6,7 @@ from chairlift.api.types import PrefixCache, Request, Sampling, Stopping
 from chairlift.engine.prepare.block_export import BlockExport
 from chairlift.engine.roles import export_blocks
 
-from tests.engine.drive import drain
+from tests.engine.drive import assert_empty, drain, end, greedy, run
 
 
 class PrefillEngine:
@@ -38,6 +38,22 @@ class PrefillEngine:
 
     def close(self):
         pass
+
+
+def answer(engine, prompt, **fields):
+    """Return the events of one request."""
+    (events,) = run(engine, [dataclasses.replace(greedy(prompt, 8), **fields)])
+    return events
+
+
+def assert_transferred(engine, stats, source, events, num_tokens):
+    """Check that a whole prompt came from another engine, and that nothing is left."""
+    usage = end(events).usage
+    assert usage.transferred_tokens == usage.cached_tokens == num_tokens
+    assert stats.stats().num_whole == 1
+    assert_empty(engine)
+    assert_empty(source.engine)
+    assert source.exports.held.num_bytes == 0
 
 
 class NoServer:

@@ -1,6 +1,5 @@
 """KV blocks from another engine: the same tokens, whatever arrives, and nothing is left behind."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from chairlift.engine.prepare.block_export import BlockExport, ExportedBlock, He
 from chairlift.engine.roles import export_blocks, import_blocks
 from chairlift.engine.transfer import block_import, imports
 
-from tests.engine import tiny_model
+from tests.engine import prefill_engine, tiny_model
 from tests.engine.drive import assert_empty, drain, end, greedy, run, take_time, token_ids
-from tests.engine.prefill_engine import NoServer, PrefillEngine
+from tests.engine.prefill_engine import NoServer, PrefillEngine, assert_transferred
 from tests.engine.tiny_model import prompts
 from tests.model import families
 
@@ -45,8 +44,7 @@ def decode(make_engine):
 
 
 def answer(engine, prompt=LONG, **fields):
-    (events,) = run(engine, [dataclasses.replace(greedy(prompt, 8), **fields)])
-    return events
+    return prefill_engine.answer(engine, prompt, **fields)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +57,7 @@ def test_a_prompt_that_another_engine_computed_gives_the_same_tokens(make_engine
     engine, stats, source = decode(**numbers)
     events = answer(engine)
     assert token_ids(events) == expected
-    usage = end(events).usage
-    assert usage.transferred_tokens == usage.cached_tokens == NUM_BLOCKS * 16
-    assert stats.stats().num_whole == 1
-    assert_empty(engine)
-    assert_empty(source.engine)
-    assert source.exports.held.num_bytes == 0
+    assert_transferred(engine, stats, source, events, NUM_BLOCKS * 16)
 
 
 def test_short_prompts_are_computed_here(decode):

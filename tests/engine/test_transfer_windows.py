@@ -1,15 +1,13 @@
 """Blocks of models with sliding windows from another engine: those that a later token sees."""
 
-import dataclasses
-
 import pytest
 from chairlift.api.types import Failed
 from chairlift.engine.roles import import_blocks
 from chairlift.engine.transfer import imports
 
-from tests.engine import tiny_model
-from tests.engine.drive import assert_empty, drain, end, greedy, run, token_ids
-from tests.engine.prefill_engine import PrefillEngine
+from tests.engine import prefill_engine, tiny_model
+from tests.engine.drive import assert_empty, drain, end, greedy, token_ids
+from tests.engine.prefill_engine import PrefillEngine, assert_transferred
 from tests.model import families
 
 ALTERNATING = "qwen3, alternating window, wide heads, biases"
@@ -63,8 +61,7 @@ def decode(make_engine, folder):
 
 
 def answer(engine, prompt=LONG, **fields):
-    (events,) = run(engine, [dataclasses.replace(greedy(prompt, 8), **fields)])
-    return events
+    return prefill_engine.answer(engine, prompt, **fields)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -75,12 +72,7 @@ def test_a_prompt_that_another_engine_computed_gives_the_same_tokens(
     engine, stats, source = decode(model)
     events = answer(engine)
     assert token_ids(events) == expected
-    usage = end(events).usage
-    assert usage.transferred_tokens == usage.cached_tokens == NUM_BLOCKS * 16
-    assert stats.stats().num_whole == 1
-    assert_empty(engine)
-    assert_empty(source.engine)
-    assert source.exports.held.num_bytes == 0
+    assert_transferred(engine, stats, source, events, NUM_BLOCKS * 16)
 
 
 def test_of_a_window_only_the_blocks_that_the_last_token_sees_are_moved(decode):

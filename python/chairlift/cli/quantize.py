@@ -49,14 +49,15 @@ def quantize(
         num_tokens = NUM_TOKENS if tokens is None else tokens
     else:
         num_tokens = 0
-
     progress = Progress("layers", doing="quantizing")
 
-    def on_layer(count: int) -> None:
-        if count < 0:
-            progress.expect(-count)
+    def on_progress(done: int, total: int) -> None:
+        if done == 0:
+            progress.expect(total)
         else:
-            progress.tick(count)
+            progress.tick()
 
     with progress:
-        quantize_model(model, out, weight_format, num_tokens=num_tokens or None, on_layer=on_layer)
+        quantize_model(
+            model, out, weight_format, num_tokens=num_tokens or None, on_progress=on_progress
+        )

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -38,7 +39,7 @@ def quantize_model(
     weight_format: str,
     *,
     num_tokens: int | None = NUM_TOKENS,
-    on_layer: Callable[[int], None] = lambda _: None,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> None:
     """Write a folder whose linear layers are quantized.
 
@@ -50,8 +51,8 @@ def quantize_model(
         weight_format: `int8` or `int4`.
         num_tokens: Tokens of the text for whose inputs errors are compensated; None rounds each
             weight alone.
-        on_layer: Called with the number of layers, as a negative number, before the first layer,
-            and with 1 after each.
+        on_progress: Called with the layers done and the layers in total, before the first layer
+            and after each.
 
     Raises:
         ModelError: The model is not a folder that can be quantized, or cannot be read.
@@ -67,9 +68,16 @@ def quantize_model(
     try:
         partial.mkdir(parents=True)
         _copy_files(folder, partial, weight_format)
-        on_layer(-len(config.spec.layers))
-        file = partial / "model.safetensors"
-        write_quantized(folder, config, file, weight_format, ids, lambda: on_layer(1))
+        num_layers, done = config.spec.num_layers, count(1)
+        on_progress(0, num_layers)
+        write_quantized(
+            folder,
+            config,
+            partial / "model.safetensors",
+            weight_format,
+            ids,
+            lambda: on_progress(next(done), num_layers),
+        )
         partial.replace(out)
     except OSError as error:
         message = f"out: {error.filename or out}: {(error.strerror or 'error').lower()}"

@@ -110,11 +110,16 @@ class ReadAdapters:
         self._end = end
         self._load = load
         self._read: dict[int, PackedAdapter] = {}
-        threading.Thread(target=self._serve, name="chairlift-adapters", daemon=True).start()
+        threading.Thread(target=self._main, name="chairlift-adapters", daemon=True).start()
 
     def take(self, number: int) -> PackedAdapter:
         """Return one that was read, and forget it."""
         return self._read.pop(number)
+
+    def _main(self) -> None:
+        # Where the thread fails, rank 0 sees the end of the socket, and does not wait in vain.
+        with self._end:
+            self._serve()
 
     def _serve(self) -> None:
         while True:

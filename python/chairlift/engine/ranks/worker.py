@@ -53,24 +53,21 @@ class RankWorker:
         transformer.reserve(self._shape.max_num_batched_tokens)
         inbox = self._inbox
         while (length := self._group.receive(inbox.message)) is not None:
-            kind = Kind(int(inbox.message[0]))
-            if kind is Kind.FORWARD:
-                ids, metadata, selected, slots = inbox.read(length)
-                batch = ids, metadata, kv_cache, selected, slots, states
-                self._hidden = transformer.forward(*batch)
-                continue
-            if kind is Kind.LOGITS:
-                first, count = inbox.message[1:length].tolist()
-                transformer.logits(self._hidden[first : first + count])
-                continue
-            if kind is Kind.SET_ADAPTER:
-                slot, number = inbox.message[1:length].tolist()
-                assert transformer.adapters is not None, "as rank 0 has them"
-                transformer.adapters.set(slot, adapters.take(number) if number else None)
-                continue
-            pairs = inbox.message[1:length].view(-1, 2)
-            if kind is Kind.COPY_BLOCKS:
-                transformer.copy_blocks(kv_cache, pairs)
-            else:
-                assert states is not None, "of a hybrid"
-                transformer.copy_states(states, pairs)
+            numbers = inbox.message[1:length]
+            match Kind(int(inbox.message[0])):
+                case Kind.FORWARD:
+                    ids, metadata, selected, slots = inbox.read(length)
+                    batch = ids, metadata, kv_cache, selected, slots, states
+                    self._hidden = transformer.forward(*batch)
+                case Kind.LOGITS:
+                    first, count = numbers.tolist()
+                    transformer.logits(self._hidden[first : first + count])
+                case Kind.COPY_BLOCKS:
+                    transformer.copy_blocks(kv_cache, numbers.view(-1, 2))
+                case Kind.COPY_STATES:
+                    assert states is not None, "of a hybrid"
+                    transformer.copy_states(states, numbers.view(-1, 2))
+                case Kind.SET_ADAPTER:
+                    slot, number = numbers.tolist()
+                    assert transformer.adapters is not None, "as rank 0 has them"
+                    transformer.adapters.set(slot, adapters.take(number) if number else None)

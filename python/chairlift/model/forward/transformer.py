@@ -66,11 +66,11 @@ class Transformer:
         self._input_multiplier = 1.0
         if spec.layer_inputs is not None:
             self._input_multiplier = _rounded(spec.layer_inputs.multiplier, dtype)
-        none = [LayerGathers()] * spec.num_layers
+        of_ranks: Sequence[LayerGathers | None] = gathers or [None] * spec.num_layers
         self.layers = [
-            DecoderLayer(spec, number, layer_weights, backend, tables, group, of_ranks)
-            for number, (layer_weights, group, of_ranks) in enumerate(
-                zip(weights.layers, spec.layer_groups, gathers or none, strict=True)
+            DecoderLayer(spec, number, layer_weights, backend, tables, group, gather)
+            for number, (layer_weights, group, gather) in enumerate(
+                zip(weights.layers, spec.layer_groups, of_ranks, strict=True)
             )
         ]
         # The norm after each layer: before the first half of the next one, at last the final norm.

@@ -1,9 +1,6 @@
 """From the names of a layer's parts to how they are stored."""
 
-from collections.abc import Callable
 from typing import NamedTuple
-
-from torch import Tensor
 
 from chairlift.checkpoints.files.names import CheckpointNames
 from chairlift.model.specs.layer_parts import NormSpec
@@ -32,18 +29,15 @@ class LayerNames(NamedTuple):
         (name,) = self.of(part)
         return NumberTensors({f"{name}.weight": shape}, is_float32=False)
 
-    def numbers(
-        self, part: str, *shape: int, pack: Callable[[Tensor], Tensor] | None = None
-    ) -> NumberTensors:
+    def numbers(self, part: str, *shape: int) -> NumberTensors:
         """Return float32 numbers of a shape; their names end with that of the part.
 
         Args:
             part: Name of the part.
             *shape: The stored shape.
-            pack: What is made of the numbers when they are read.
         """
         (name,) = self.of(part)
-        return NumberTensors({name: shape}, pack=pack)
+        return NumberTensors({name: shape})
 
     def linear(
         self, part: str, *outputs: int | Rows, inputs: int, bias: bool = False, last: bool = False

@@ -76,7 +76,7 @@ class Generation(HttpCall):
                 handoff=self._job.handoff,
             )
             if number == 0:
-                if self._job.handoff is not None:
+                if self._job.handoff is not None and self._job.handoff.wants_ticket:
                     # A request that is kept keeps its adapter, which then makes no room.
                     self._prepared = live.prepared
                 self.origin = Origin(live.handle, int(time.time()), self._job.model)
@@ -86,8 +86,7 @@ class Generation(HttpCall):
 
     def with_params(self, pieces: list[bytes]) -> list[bytes]:
         """Return the body of a response with what another server needs, if a gateway wants it."""
-        handoff = self._job.handoff
-        if handoff is None or not handoff.wants_ticket or self._prepared is None:
+        if self._prepared is None:
             return pieces
         return with_params(self._server, pieces, self._prepared)
 
