@@ -180,7 +180,7 @@ format: setup ## Rewrite the sources in the project's format
 
 # A change is judged by what it changes: properties draw the same cases each time here, new ones under `make fuzz`,
 # `make simulate` and a bare `cargo test`.
-SAME_CASES = BOLERO_RANDOM_SEED=1 PROPTEST_RNG_SEED=1
+SAME_CASES = PROPTEST_RNG_SEED=1
 
 .PHONY: rust-test
 rust-test: prerequisites ## Tests of the Rust crates (they need no Python)
@@ -223,8 +223,8 @@ sanitize-threads: prerequisites ## Run all tests of the kernels under the thread
 	  cargo +nightly test --release --locked -Zbuild-std --target $$host --package chairlift-kernels --lib --tests --target-dir target/sanitize-threads
 
 .PHONY: fuzz
-fuzz: prerequisites ## Operations and requests from random bytes (FUZZ_SECONDS=600); the quick form is part of rust-test
-	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$(or $(FUZZ_SECONDS),600)000 cargo test --release --locked --package chairlift-simulator --test fuzz
+fuzz: prerequisites ## Operations and requests from random bytes (FUZZ_CASES=100000); the quick form is part of rust-test
+	PROPTEST_CASES=$(or $(FUZZ_CASES),100000) cargo test --release --locked --package chairlift-simulator --test fuzz
 
 .PHONY: slow
 slow: setup ## The Python tests that `make test` leaves out (tests/slow.txt), and long forms: 100,000 random token sequences for every tokenizer family

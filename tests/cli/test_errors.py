@@ -21,6 +21,14 @@ from tests.cli.conftest import Run
         ("bench offline", "missing option '--workload'"),
         ("bench quality", "missing option '--text'"),
         ("bench quality --text /nope", "--text: /nope: no such file or directory"),
+        (
+            "quantize /nope out --tokens -1",
+            "--tokens: input should be greater than or equal to 0, got '-1'",
+        ),
+        (
+            "quantize /nope out --format int8 --tokens 64",
+            "--tokens: expected only with --format int4, got 64",
+        ),
         ("bench quality --text /dev/zero", "--text: /dev/zero: not a regular file"),
         (
             "bench quality --text /nope --against-dtype bfloat16",

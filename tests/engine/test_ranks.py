@@ -12,6 +12,7 @@ import torch
 from chairlift.api.config import Dtype
 from chairlift.api.errors import ConfigError, EngineDownError
 from chairlift.api.types import Request, Sampling, Stopping
+from chairlift.engine.quantizing import quantize_model
 from chairlift.engine.ranks import lead
 from chairlift.model.config import ModelConfig
 
@@ -125,6 +126,21 @@ def test_two_and_four_ranks_draw_from_the_bits_of_one_process(make_ranks, tmp_pa
         assert tokens == expected
         assert len(logits) == len(expected_logits)
         assert all(map(torch.equal, logits, expected_logits))
+
+
+def test_ranks_of_a_stored_model_draw_from_the_bits_of_one_process(make_ranks, tmp_path):
+    model, stored = tmp_path / "model", tmp_path / "stored"
+    model.mkdir()
+    sizes = {"hidden_size": 128, "intermediate_size": 192, "head_dim": 32}
+    families.save(families.build("llama", **sizes), model)
+    tiny_model.write_tokenizer(model, families.SIZES["vocab_size"] - 5)
+    quantize_model(str(model), stored, "int4", num_tokens=64)
+    prompts = tiny_model.prompts(num=4, vocab_size=families.SIZES["vocab_size"])
+    each = [answers(make_ranks(stored, tensor_parallel=num), prompts) for num in (1, 2)]
+    (tokens, logits), (other_tokens, other_logits) = each
+    assert other_tokens == tokens
+    assert len(logits) == len(other_logits)
+    assert all(map(torch.equal, logits, other_logits))
 
 
 @pytest.mark.parametrize(

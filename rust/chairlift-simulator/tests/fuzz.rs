@@ -1,42 +1,47 @@
 //! What bytes can do: operations on the scheduler, and requests as strange as a client can make them.
 //!
-//! Under `cargo test` a few hundred runs and ten thousand requests, under `make fuzz` minutes of each.
+//! `cargo test` draws 256 runs and 10,240 requests, `make fuzz` as many as it is asked for.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::{cell::Cell, sync::Arc};
 
-use bolero::{check, generator::*};
 use chairlift_core::{
     Adapter, Config, KvGroup, Namespace, NewRequest, PromptOptions, RefusalReason, Scheduler,
     events::Events, plan::Plan, policy::Policy, scheduler::Next,
 };
 use chairlift_simulator::Simulator;
 use chairlift_text::{TextOptions, TokenTable};
+use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
 /// Bytes of a run: a hundred decide its settings, ten or so each event.
 const LENGTHS: std::ops::RangeInclusive<usize> = 64..=8192;
 
+/// Draws `factor` times as many cases as `PROPTEST_CASES` says.
+fn runner(factor: u32) -> TestRunner {
+    let config = ProptestConfig::with_source_file(file!());
+    TestRunner::new(ProptestConfig {
+        cases: factor.saturating_mul(config.cases),
+        ..config
+    })
+}
+
 #[test]
 fn operations_from_bytes_break_nothing() {
     let simulator = Simulator::default();
-    let num_steps = AtomicU64::new(0);
-    check!()
-        .with_generator(produce::<Vec<u8>>().with().len(LENGTHS))
-        .with_max_len(2 * LENGTHS.end())
-        .with_iterations(300)
-        .for_each(|bytes| match simulator.run_bytes(bytes) {
-            Ok(passed) => {
-                num_steps.fetch_add(passed.tally.steps(), Relaxed);
-            }
-            Err(failed) => {
-                let headline = failed.to_string();
-                let trace = simulator.describe(&simulator.shrink(*failed));
-                panic!("{headline}\n{trace}");
-            }
-        });
-    assert!(num_steps.into_inner() > 100, "bytes reach the scheduler");
+    let num_steps = Cell::new(0);
+    let mut runner = runner(1);
+    let result = runner.run(&vec(any::<u8>(), LENGTHS).no_shrink(), |bytes| {
+        let passed = simulator.run_bytes(&bytes).map_err(|failed| {
+            let headline = failed.to_string();
+            let trace = simulator.describe(&simulator.shrink(*failed));
+            TestCaseError::fail(format!("{headline}\n{trace}"))
+        })?;
+        num_steps.set(num_steps.get() + passed.tally.steps());
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    assert!(num_steps.get() > 100, "bytes reach the scheduler");
 }
 
 const VOCAB: usize = 8;
@@ -51,6 +56,28 @@ type Draft = (
     [bool; 5],
     i32,
 );
+
+/// Values that a client may well send, and now and then any value of their type.
+fn often<T: Arbitrary + Clone + 'static>(
+    usual: impl Strategy<Value = T> + 'static,
+) -> BoxedStrategy<T> {
+    prop_oneof![7 => usual, 1 => any::<T>()].boxed()
+}
+
+fn drafts() -> impl Strategy<Value = Draft> {
+    let limit = || often(0..32_usize);
+    let deadline = || often(prop::option::of(0..64_u64));
+    let name = || often("[ab]?".prop_map(String::from));
+    (
+        vec(any::<u8>(), 0..32),
+        [limit(), limit()],
+        (vec(any::<i32>(), 0..4), vec(any::<String>(), 0..4)),
+        [name(), name()],
+        [deadline(), deadline()],
+        any::<[bool; 5]>(),
+        any::<i32>(),
+    )
+}
 
 fn request((prompt, limits, stops, names, deadlines, switches, priority): Draft) -> NewRequest {
     let [max_tokens, min_tokens] = limits;
@@ -166,35 +193,35 @@ fn a_request_from_bytes_is_refused_by_field_or_answered() {
         "stopping.max_tokens",
         "stopping.min_tokens",
     ];
-    let num_answered = AtomicU64::new(0);
-    let num_refused = AtomicU64::new(0);
-    check!()
-        .with_type::<Draft>()
-        .with_iterations(10_000)
-        .cloned()
-        .for_each(|draft| {
-            let mut scheduler = scheduler();
-            let empty = scheduler.load();
-            match scheduler.add(0, request(draft)) {
-                Ok(_) => {
-                    num_answered.fetch_add(1, Relaxed);
-                    let num_ends = finish(&mut scheduler);
-                    assert_eq!(num_ends, 1, "an accepted request ends, once");
-                    let load = scheduler.load();
-                    assert_eq!((load.num_running, load.num_waiting), (0, 0));
-                    assert_eq!(load.num_free_blocks, load.num_blocks);
-                }
-                Err(refusal) => {
-                    num_refused.fetch_add(1, Relaxed);
-                    assert_ne!(refusal.reason, RefusalReason::QueueFull);
-                    assert!(FIELDS.contains(&refusal.field), "{refusal}");
-                    assert!(refusal.message.starts_with("expected "), "{refusal}");
-                    assert_eq!(scheduler.load(), empty, "a refusal leaves nothing behind");
-                }
+    let (num_answered, num_refused) = (Cell::new(0), Cell::new(0));
+    let count = |number: &Cell<usize>| number.set(number.get() + 1);
+    let result = runner(40).run(&drafts(), |draft| {
+        let mut scheduler = scheduler();
+        let empty = scheduler.load();
+        match scheduler.add(0, request(draft)) {
+            Ok(_) => {
+                count(&num_answered);
+                let num_ends = finish(&mut scheduler);
+                prop_assert_eq!(num_ends, 1, "an accepted request ends, once");
+                let load = scheduler.load();
+                prop_assert_eq!((load.num_running, load.num_waiting), (0, 0));
+                prop_assert_eq!(load.num_free_blocks, load.num_blocks);
             }
-            assert_eq!(scheduler.check_invariants(), Ok(()));
-        });
-    let (answered, refused) = (num_answered.into_inner(), num_refused.into_inner());
+            Err(refusal) => {
+                count(&num_refused);
+                prop_assert_ne!(refusal.reason, RefusalReason::QueueFull);
+                prop_assert!(FIELDS.contains(&refusal.field), "{}", refusal);
+                prop_assert!(refusal.message.starts_with("expected "), "{}", refusal);
+                prop_assert_eq!(scheduler.load(), empty, "a refusal leaves nothing behind");
+            }
+        }
+        prop_assert_eq!(scheduler.check_invariants(), Ok(()));
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let (answered, refused) = (num_answered.get(), num_refused.get());
     assert!(
         answered > 100 && refused > 100,
         "{answered} answered, {refused} refused"

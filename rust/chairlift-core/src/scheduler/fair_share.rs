@@ -88,13 +88,13 @@ impl RowUsage {
 pub(super) struct Wanted {
     /// Tokens of prompts that have begun, by tenant; empty if there is nothing to share.
     begun: Vec<usize>,
-    /// Tenant and tokens of the request that is admitted next.
+    /// Tenant of the request that is admitted next, and its tokens that the prefix cache does not know.
     next: Option<(Tenant, usize)>,
 }
 
 impl StepBuilder<'_> {
     /// What prompts of tenants below their share lack, before the step has any; nothing if no prompt has begun.
-    pub(super) fn wanted(&self, usage: &RowUsage) -> Wanted {
+    pub(super) fn wanted(&mut self, usage: &RowUsage) -> Wanted {
         let running = self.scheduler.running.iter();
         let running = running.map(|&slot| self.scheduler.request(slot));
         let mut prompts = running.filter(|request| request.is_in_prompt()).peekable();
@@ -106,8 +106,11 @@ impl StepBuilder<'_> {
             begun[request.tenant as usize] += request.num_pending();
         }
         let next = self.next_newcomer(usage).map(|slot| {
-            let request = self.scheduler.request(slot);
-            (request.tenant, request.tokens.len())
+            let scheduler = &mut *self.scheduler;
+            let request = scheduler.slots.live(slot);
+            let num_hits = request.num_hits(&scheduler.kv);
+            let start = scheduler.kv.start(&request.table, num_hits);
+            (request.tenant, request.tokens.len() - start)
         });
         Wanted { begun, next }
     }

@@ -192,6 +192,20 @@ fn a_prompt_leaves_what_other_tenants_want_and_no_more_than_half() {
 }
 
 #[test]
+fn a_prompt_leaves_a_newcomer_only_what_the_prefix_cache_does_not_know() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_batched_tokens, config.max_model_len) = (64, 512);
+    (config.num_blocks, config.prefix_cache) = (256, true);
+    let mut driver = Driver::new(config);
+    driver.add_request('X', of("quiet", 33, 1));
+    assert_eq!(driver.step(), "X33*");
+    driver.add_request('A', of("long", 200, 1));
+    assert_eq!(driver.step(), "A64");
+    driver.add_request('Q', of("quiet", 34, 1));
+    assert_eq!(driver.step(), "A62 Q2*");
+}
+
+#[test]
 fn a_prompt_leaves_nothing_to_a_newcomer_that_waits_for_deferred_prompts() {
     let mut config = config(Policy::Continuous);
     (config.max_num_seqs, config.max_num_batched_tokens) = (4, 64);
