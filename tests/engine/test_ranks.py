@@ -74,6 +74,14 @@ def answers(engine, prompts):
     return list(map(token_ids, events)), seen
 
 
+def assert_same_draws(found, expected):
+    """Compare what `answers` returned: the tokens, and each draw's logits by their bits."""
+    (tokens, logits), (expected_tokens, expected_logits) = found, expected
+    assert tokens == expected_tokens
+    assert len(logits) == len(expected_logits)
+    assert all(map(torch.equal, logits, expected_logits))
+
+
 def is_gone(process_id):
     try:
         os.kill(process_id, 0)
@@ -115,17 +123,14 @@ def test_two_and_four_ranks_draw_from_the_bits_of_one_process(make_ranks, tmp_pa
         config = ModelConfig.load(tmp_path, Dtype.AUTO)
         family_adapters.write(tmp_path / "adapter", config)
         settings["adapters"] = {"adapter": str(tmp_path / "adapter")}
-    expected, expected_logits = answers(make_ranks(tmp_path, **settings), prompts)
+    expected = answers(make_ranks(tmp_path, **settings), prompts)
     for num_ranks in (2, 4):
         if num_ranks == 4 and (reason := unsupported(tmp_path, num_ranks)) is not None:
             # Some of these models have too few heads.
             assert reason.startswith("tensor_parallel: expected")
             continue
         engine = make_ranks(tmp_path, tensor_parallel=num_ranks, **settings)
-        tokens, logits = answers(engine, prompts)
-        assert tokens == expected
-        assert len(logits) == len(expected_logits)
-        assert all(map(torch.equal, logits, expected_logits))
+        assert_same_draws(answers(engine, prompts), expected)
 
 
 def test_ranks_of_a_stored_model_draw_from_the_bits_of_one_process(make_ranks, tmp_path):
@@ -136,11 +141,8 @@ def test_ranks_of_a_stored_model_draw_from_the_bits_of_one_process(make_ranks, t
     tiny_model.write_tokenizer(model, families.SIZES["vocab_size"] - 5)
     quantize_model(str(model), stored, "int4", num_tokens=64)
     prompts = tiny_model.prompts(num=4, vocab_size=families.SIZES["vocab_size"])
-    each = [answers(make_ranks(stored, tensor_parallel=num), prompts) for num in (1, 2)]
-    (tokens, logits), (other_tokens, other_logits) = each
-    assert other_tokens == tokens
-    assert len(logits) == len(other_logits)
-    assert all(map(torch.equal, logits, other_logits))
+    expected, found = (answers(make_ranks(stored, tensor_parallel=num), prompts) for num in (1, 2))
+    assert_same_draws(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -158,14 +160,11 @@ def test_one_two_and_four_ranks_draw_from_the_same_bits(make_ranks, tmp_path, se
     families.save(reference, tmp_path)
     tiny_model.write_tokenizer(tmp_path, families.SIZES["vocab_size"] - 5)
     prompts = tiny_model.prompts(num=5, vocab_size=families.SIZES["vocab_size"])
-    each = [
+    expected, *others = (
         answers(make_ranks(tmp_path, tensor_parallel=num, **settings), prompts) for num in (1, 2, 4)
-    ]
-    (tokens, logits), *others = each
-    for other_tokens, other_logits in others:
-        assert other_tokens == tokens
-        assert len(other_logits) == len(logits)
-        assert all(map(torch.equal, other_logits, logits))
+    )
+    for found in others:
+        assert_same_draws(found, expected)
 
 
 def test_answers_that_share_blocks_copy_them_on_every_rank(make_ranks):

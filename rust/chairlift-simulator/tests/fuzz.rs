@@ -10,26 +10,32 @@ use chairlift_core::{
 };
 use chairlift_simulator::Simulator;
 use chairlift_text::{TextOptions, TokenTable};
-use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{TestCaseResult, TestRunner},
+};
 
 /// Bytes of a run: a hundred decide its settings, ten or so each event.
 const LENGTHS: std::ops::RangeInclusive<usize> = 64..=8192;
 
-/// Draws `factor` times as many cases as `PROPTEST_CASES` says.
-fn runner(factor: u32) -> TestRunner {
+/// Tests `factor` times as many cases as `PROPTEST_CASES` says.
+fn check<S: Strategy>(factor: u32, cases: S, test: impl Fn(S::Value) -> TestCaseResult) {
     let config = ProptestConfig::with_source_file(file!());
-    TestRunner::new(ProptestConfig {
+    let mut runner = TestRunner::new(ProptestConfig {
         cases: factor.saturating_mul(config.cases),
         ..config
-    })
+    });
+    if let Err(error) = runner.run(&cases, test) {
+        panic!("{error}");
+    }
 }
 
 #[test]
 fn operations_from_bytes_break_nothing() {
     let simulator = Simulator::default();
     let num_steps = Cell::new(0);
-    let mut runner = runner(1);
-    let result = runner.run(&vec(any::<u8>(), LENGTHS).no_shrink(), |bytes| {
+    check(1, vec(any::<u8>(), LENGTHS).no_shrink(), |bytes| {
         let passed = simulator.run_bytes(&bytes).map_err(|failed| {
             let headline = failed.to_string();
             let trace = simulator.describe(&simulator.shrink(*failed));
@@ -38,9 +44,6 @@ fn operations_from_bytes_break_nothing() {
         num_steps.set(num_steps.get() + passed.tally.steps());
         Ok(())
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
     assert!(num_steps.get() > 100, "bytes reach the scheduler");
 }
 
@@ -195,7 +198,7 @@ fn a_request_from_bytes_is_refused_by_field_or_answered() {
     ];
     let (num_answered, num_refused) = (Cell::new(0), Cell::new(0));
     let count = |number: &Cell<usize>| number.set(number.get() + 1);
-    let result = runner(40).run(&drafts(), |draft| {
+    check(40, drafts(), |draft| {
         let mut scheduler = scheduler();
         let empty = scheduler.load();
         match scheduler.add(0, request(draft)) {
@@ -218,9 +221,6 @@ fn a_request_from_bytes_is_refused_by_field_or_answered() {
         prop_assert_eq!(scheduler.check_invariants(), Ok(()));
         Ok(())
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
     let (answered, refused) = (num_answered.get(), num_refused.get());
     assert!(
         answered > 100 && refused > 100,

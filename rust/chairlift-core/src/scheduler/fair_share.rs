@@ -88,7 +88,7 @@ impl RowUsage {
 pub(super) struct Wanted {
     /// Tokens of prompts that have begun, by tenant; empty if there is nothing to share.
     begun: Vec<usize>,
-    /// Tenant of the request that is admitted next, and its tokens that the prefix cache does not know.
+    /// Tenant of the request that is admitted next, and how many of its tokens are to be computed.
     next: Option<(Tenant, usize)>,
 }
 
