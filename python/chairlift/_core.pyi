@@ -475,6 +475,10 @@ class MissingBlocks:
     def names(self) -> list[bytes]:
         """The names, one after another."""
 
+    @property
+    def state(self) -> bytes | None:
+        """The name of the recurrent state behind the last block; None without."""
+
     def __len__(self) -> int: ...
 
 @final
@@ -1041,10 +1045,7 @@ class Scheduler:
         """Returns all reported blocks as stored now, each behind its parent; O(blocks)."""
 
     def track_block_uses(self) -> None:
-        """Tells from now on which blocks are used, and names those that requests lack.
-
-        The model has one KV group without a window and no recurrent states.
-        """
+        """Tells from now on which blocks and states are used, and names those a request lacks."""
 
     def take_block_uses(self) -> BlockUses | None:
         """Returns the blocks that were computed or found since the last call; None for none.
@@ -1052,8 +1053,18 @@ class Scheduler:
         Their content stays until the next plan is carried out.
         """
 
+    def take_state_uses(self) -> list[tuple[bytes, int]]:
+        """Returns name and snapshot of the states that were saved or loaded since the last call.
+
+        Their content stays until the next plan is carried out.
+        """
+
     def missing_blocks(self, request_id: int) -> MissingBlocks:
-        """Names the blocks that a new request lacks and may read from a store."""
+        """Names the blocks that a new request lacks and may read from a store.
+
+        There are none where it could not begin behind them: without memory for snapshots of
+        recurrent states.
+        """
 
     def block_names(self, request_id: int, first: int) -> MissingBlocks:
         """Names the full blocks of a new request from a block index on.
@@ -1076,6 +1087,14 @@ class Scheduler:
         Returns:
             At most `count` blocks to be filled before the next plan is carried out; 0 stands for
             one that is known already. None if the request is not held any more.
+        """
+
+    def insert_state(self, request_id: int) -> int | None:
+        """Makes a snapshot known as the state behind the last full block of a held request.
+
+        Returns:
+            The snapshot to be filled before the next plan is carried out. None if the request is
+            not held any more, or if there is nothing to fill.
         """
 
     def remove_adapter(self, slot: int) -> None:

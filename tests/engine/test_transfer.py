@@ -6,17 +6,15 @@ import sys
 
 import pytest
 from chairlift.api.config import Dtype
-from chairlift.api.errors import ConfigError
 from chairlift.api.types import Failed
 from chairlift.engine.prepare.block_export import BlockExport, ExportedBlock, HeldBytes
 from chairlift.engine.roles import export_blocks, import_blocks
 from chairlift.engine.transfer import block_import, imports
 
-from tests.engine import prefill_engine, tiny_model
+from tests.engine import prefill_engine
 from tests.engine.drive import assert_empty, drain, end, greedy, run, take_time, token_ids
 from tests.engine.prefill_engine import NoServer, PrefillEngine, assert_transferred
 from tests.engine.tiny_model import prompts
-from tests.model import families
 
 LONG = [(7 * place) % 380 + 1 for place in range(170)]
 NUM_BLOCKS = (len(LONG) - 1) // 16
@@ -270,14 +268,3 @@ def test_the_layout_is_the_same_in_another_process(make_engine, tiny):
         check=True,
     )
     assert found.stdout.strip() == export_blocks(make_engine())[1].hex()
-
-
-def test_a_model_whose_blocks_are_not_all_is_refused_by_name(make_engine, tmp_path):
-    model, reason = "falcon h1, multipliers, tied", "a model with recurrent states"
-    families.build(model, vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(tmp_path)
-    tiny_model.write_tokenizer(tmp_path, tiny_model.VOCAB_SIZE - 10)
-    engine = make_engine(tmp_path)
-    with pytest.raises(ConfigError, match=f"role: expected none for {reason}"):
-        export_blocks(engine)
-    with pytest.raises(ConfigError, match=f"role: expected none for {reason}"):
-        import_blocks(engine, lambda _layout, _size: NoServer(), is_strict=False)

@@ -1,4 +1,4 @@
-"""Prefill apart from decode with sliding windows: two servers give the tokens of one."""
+"""Prefill apart from decode, with windows and with states: two servers give the tokens of one."""
 
 import asyncio
 
@@ -22,9 +22,16 @@ def long_is_worth_it(monkeypatch):
     monkeypatch.setattr(imports, "MIN_SAVED_NS", 0)
 
 
-@pytest.fixture(params=["gemma3, windows, two ropes", "mistral, window"], ids=["gemma3", "mistral"])
+MODELS = {
+    "gemma3": "gemma3, windows, two ropes",
+    "mistral": "mistral, window",
+    "falcon-h1": "falcon h1, multipliers, tied",
+}
+
+
+@pytest.fixture(params=MODELS.values(), ids=MODELS)
 def folder(request, tmp_path):
-    """Return the folder of a model: windows in some of its layers, or in all."""
+    """Return the folder of a model: windows in some of its layers, or in all, or states."""
     model = families.build(request.param, vocab_size=tiny_model.VOCAB_SIZE)
     model.save_pretrained(tmp_path / "model")
     tiny_model.write_tokenizer(tmp_path / "model", tiny_model.VOCAB_SIZE - 10)

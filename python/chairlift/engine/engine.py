@@ -42,7 +42,7 @@ from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.sampler import NoEnd
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper
-from chairlift.engine.transfer.layout import BlockContents, check_model, probe_prompt
+from chairlift.engine.transfer.layout import check_model, probe_prompt, read_used
 
 if TYPE_CHECKING:
     from chairlift.model.config import ModelConfig
@@ -150,16 +150,14 @@ class Engine:
             self.stepper.use_exchange(blocks)
 
     def probed_blocks(self) -> bytes:
-        """Return the keys and values of a short prompt, as this process computes them."""
+        """Return keys, values and states of a short prompt, as this process computes them."""
         stepper = self.stepper
         scheduler = stepper.core.scheduler
         scheduler.track_block_uses()
-        contents = BlockContents(self.config, stepper.loaded)
         vocab_size = stepper.loaded.config.spec.vocab_size
         prompt = probe_prompt(vocab_size, self.max_context_len)
         self.generate([prompt], Sampling(temperature=0.0), Stopping(max_tokens=1, ignore_eos=True))
-        uses = scheduler.take_block_uses()
-        return b"" if uses is None else contents.of_all(uses)
+        return read_used(self.config, stepper.loaded, scheduler)
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,8 @@ from chairlift.engine.engine import Engine
 from chairlift.engine.transfer.block_import import Fetcher
 from chairlift.engine.transfer.exports import BlockExports
 from chairlift.engine.transfer.imports import BlockImports
-from chairlift.engine.transfer.layout import BlockContents, check_model, layout_of, pool_bytes
+from chairlift.engine.transfer.layout import BlockContents, block_bytes, check_model, layout_of
+from chairlift.engine.transfer.states import StatePieces
 
 
 def export_blocks(engine: Engine) -> tuple[BlockExports, bytes]:
@@ -22,7 +23,9 @@ def export_blocks(engine: Engine) -> tuple[BlockExports, bytes]:
         ConfigError: Blocks of the model cannot be moved.
     """
     layout = _layout(engine)
-    exports = BlockExports(BlockContents(engine.config, engine.stepper.loaded))
+    loaded = engine.stepper.loaded
+    states = StatePieces.of(loaded, block_bytes(loaded.kv_cache))
+    exports = BlockExports(BlockContents(engine.config, loaded), states)
     engine.stepper.use_exchange(exports)
     return exports, layout
 
@@ -41,11 +44,17 @@ def import_blocks(
         ConfigError: Blocks of the model cannot be moved.
     """
     layout = _layout(engine)
-    kv_cache = engine.stepper.loaded.kv_cache
-    pool = pool_bytes(kv_cache)
-    fetcher = new_fetcher(layout, pool.shape[0] * pool.shape[2])
-    size, clock = engine.config.block_size, engine.clock
-    imports = BlockImports(kv_cache, fetcher, size, clock, is_strict=is_strict)
+    loaded = engine.stepper.loaded
+    num_bytes = block_bytes(loaded.kv_cache)
+    states = StatePieces.of(loaded, num_bytes)
+    imports = BlockImports(
+        loaded.kv_cache,
+        states,
+        new_fetcher(layout, num_bytes),
+        engine.config.block_size,
+        engine.clock,
+        is_strict=is_strict,
+    )
     engine.stepper.use_exchange(imports)
     return imports
 
@@ -53,5 +62,5 @@ def import_blocks(
 def _layout(engine: Engine) -> bytes:
     """Return the layout of the blocks of an engine, whose model is checked first."""
     loaded = engine.stepper.loaded
-    check_model(loaded, "role", has_windows=True)
+    check_model(loaded, "role", has_windows=True, has_states=True)
     return layout_of(engine.config, loaded, engine.probed_blocks())

@@ -33,7 +33,7 @@ use self::{
 pub use self::{
     block_log::{BlockEvent, BlockEventKind, BlockEvents},
     block_map::{CellUse, MAX_CELLS},
-    loaded::{BlockUse, MissingBlocks, StoredName},
+    loaded::{BlockUse, MissingBlocks, StateUse, StoredName},
     prefix_cache::{Adapter, Namespace},
 };
 pub(crate) use self::{block_table::BlockTable, check::TableUse, loaded::Inserted};
@@ -343,8 +343,9 @@ impl KvCache {
                     continue;
                 }
                 let is_new = self.publish_block((group, block), table, tokens, block_index);
-                // An equal one may be known: where the window before it was lost, all is computed again.
-                if table.is_stored && (is_new || self.has_windows) {
+                // An equal one may be known: where the window or the state before it was lost, all is computed again.
+                let is_repeated = self.has_windows || self.snapshots.is_some();
+                if table.is_stored && (is_new || is_repeated) {
                     self.note_use((group, block), &table.hashes[block_index], false);
                 }
             }

@@ -178,6 +178,11 @@ impl MissingBlocks {
         names.map(|name| PyBytes::new(py, name)).collect()
     }
 
+    #[getter]
+    fn state<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.0.state.map(|name| PyBytes::new(py, &name))
+    }
+
     fn __len__(&self) -> usize {
         self.0.names.len()
     }

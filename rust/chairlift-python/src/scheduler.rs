@@ -310,6 +310,12 @@ impl Scheduler {
         (!uses.is_empty()).then_some(BlockUses(uses))
     }
 
+    fn take_state_uses<'py>(&mut self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, u32)> {
+        let uses = self.inner.take_state_uses().into_iter();
+        uses.map(|used| (PyBytes::new(py, &used.name), used.snapshot))
+            .collect()
+    }
+
     fn missing_blocks(&mut self, request_id: u64) -> MissingBlocks {
         MissingBlocks(self.inner.missing_blocks(RequestId(request_id)))
     }
@@ -333,6 +339,10 @@ impl Scheduler {
     fn insert_blocks(&mut self, request_id: u64, first: usize, count: usize) -> Option<Vec<u32>> {
         let request = RequestId(request_id);
         self.inner.insert_blocks(request, first, count)
+    }
+
+    fn insert_state(&mut self, request_id: u64) -> Option<u32> {
+        self.inner.insert_state(RequestId(request_id))
     }
 
     fn remove_adapter(&mut self, slot: u32) {

@@ -14,7 +14,7 @@ impl World {
 
     /// Loads the blocks that a request in the queue lacks, as far as the store has them.
     pub(crate) fn load_blocks(&mut self, label: Label) -> Checked {
-        let (Some(index), Some(stored)) = (self.find(label), &self.store.0) else {
+        let Some(index) = self.find(label) else {
             return Ok(());
         };
         let id = self.clients[index].id;
@@ -22,7 +22,7 @@ impl World {
         let known: Vec<_> = missing
             .names
             .iter()
-            .map_while(|name| stored.get(name))
+            .map_while(|name| self.store.blocks.get(name))
             .collect();
         if known.is_empty() {
             return Ok(());
@@ -45,6 +45,13 @@ impl World {
                 self.tally.saw(Sight::Loaded);
                 num_filled += 1;
             }
+        }
+        // A state is of use behind all blocks alone, which may have come at another time.
+        if let Some(content) = missing.state.and_then(|name| self.store.states.get(&name))
+            && let Some(snapshot) = self.scheduler.insert_state(id)
+        {
+            self.device.states.fill(snapshot, *content);
+            self.tally.saw(Sight::StateFilled);
         }
         // Of a group with a window few blocks stand for all before them.
         let config = &self.scenario.config;

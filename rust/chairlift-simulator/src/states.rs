@@ -61,6 +61,16 @@ impl States {
         Ok(())
     }
 
+    /// What is in a snapshot.
+    pub(crate) fn snapshot(&self, snapshot: u32) -> u64 {
+        self.snapshots[snapshot as usize]
+    }
+
+    /// Fills a snapshot from outside.
+    pub(crate) fn fill(&mut self, snapshot: u32, content: u64) {
+        self.snapshots[snapshot as usize] = content;
+    }
+
     /// A step has failed, or a row was not finite: its state is anything, and what was saved of it.
     pub(crate) fn scribble(&mut self, row: usize, saves: &[[i32; 3]]) {
         let Some(state) = self.rows.get_mut(row) else {

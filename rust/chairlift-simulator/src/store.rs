@@ -1,26 +1,26 @@
-//! A store beside the pool: what was in each block when it was used.
+//! A store beside the pool: what was in each block and each snapshot of a recurrent state when it was used.
 
 use std::collections::HashMap;
 
-use chairlift_core::{Config, Scheduler, StoredName};
+use chairlift_core::{Scheduler, StoredName};
 
 use crate::device::Device;
 
 /// Blocks that the store holds at most; it begins again when it is full.
 const MAX_BLOCKS: usize = 4096;
 
-/// What was in a block when it was used, by its name; nothing for a model whose blocks are not stored.
+/// What was in a block or a state when it was used, by its name.
 #[derive(Default)]
-pub(crate) struct Store(pub(crate) Option<HashMap<StoredName, Vec<u64>>>);
+pub(crate) struct Store {
+    pub(crate) blocks: HashMap<StoredName, Vec<u64>>,
+    pub(crate) states: HashMap<StoredName, u64>,
+}
 
 impl Store {
-    /// A store for models without recurrent states.
-    pub(crate) fn new(config: &Config, scheduler: &mut Scheduler) -> Self {
-        if config.state_snapshots.is_some() {
-            return Self(None);
-        }
+    /// An empty store of what a scheduler tells.
+    pub(crate) fn new(scheduler: &mut Scheduler) -> Self {
         scheduler.track_block_uses();
-        Self(Some(HashMap::new()))
+        Self::default()
     }
 
     /// Takes what was used since the last call, as it lies in memory now.
@@ -32,12 +32,11 @@ impl Store {
         scheduler: &mut Scheduler,
         device: &Device,
     ) -> Result<(), String> {
-        let Some(blocks) = &mut self.0 else {
-            return Ok(());
-        };
+        let Self { blocks, states } = self;
         for used in scheduler.take_block_uses() {
             if blocks.len() >= MAX_BLOCKS {
                 blocks.clear();
+                states.clear();
             }
             let content = device.block(used.block);
             let known = blocks.entry(used.name).or_insert_with(|| content.to_vec());
@@ -45,6 +44,15 @@ impl Store {
                 let block = used.block;
                 return Err(format!(
                     "block {block} is used under the name of another content"
+                ));
+            }
+        }
+        for used in scheduler.take_state_uses() {
+            let content = device.states.snapshot(used.snapshot);
+            if *states.entry(used.name).or_insert(content) != content {
+                let snapshot = used.snapshot;
+                return Err(format!(
+                    "state snapshot {snapshot} is used under the name of another content"
                 ));
             }
         }

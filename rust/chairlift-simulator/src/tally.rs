@@ -73,6 +73,7 @@ sights! {
     Trimmed "blocks behind a window",
     Evicted "cached blocks evicted",
     Loaded "blocks loaded from a store",
+    StateFilled "recurrent states loaded from a store",
     BlockEvents "block events",
     Flushes "flushes",
     ClockForward "clock jumps forward",

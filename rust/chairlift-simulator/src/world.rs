@@ -129,7 +129,7 @@ impl World {
         let mut scheduler =
             Scheduler::new(config.clone(), Arc::clone(token_table)).map_err(|e| e.to_string())?;
         scheduler.report_blocks(REPORTED.map(str::to_owned).to_vec());
-        let store = Store::new(&config, &mut scheduler);
+        let store = Store::new(&mut scheduler);
         Ok(Self {
             scheduler,
             device: Device::new(&config),

@@ -3,6 +3,7 @@
 ```text
 engine thread   request queued      -> the names of its blocks are looked for
                 block computed, hit -> copied once, to each export that lacks it
+                state saved, loaded -> the same, in pieces of the size of a block
 any thread      BlockExport.take    -> in messages; what was taken is no longer held
 ```
 
@@ -16,6 +17,7 @@ from chairlift import _core
 from chairlift.engine.prepare.block_export import BlockExport, ExportedBlock, HeldBytes
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.transfer.layout import BlockContents
+from chairlift.engine.transfer.states import StatePieces
 
 
 class BlockExports:
@@ -28,15 +30,16 @@ class BlockExports:
 
     is_loading = False
 
-    def __init__(self, contents: BlockContents) -> None:
+    def __init__(self, contents: BlockContents, states: StatePieces | None) -> None:
         """Export blocks.
 
         Args:
             contents: Copies blocks of the pool.
+            states: Copies recurrent states; None for a model without.
         """
         self.names_key = secrets.token_bytes(32)
         self.held = HeldBytes()
-        self._contents = contents
+        self._contents, self._states = contents, states
         self._wanted: dict[bytes, list[tuple[BlockExport, int]]] = {}
         self._exports: list[tuple[BlockExport, list[bytes]]] = []
 
@@ -53,6 +56,8 @@ class BlockExports:
             return
         blocks = scheduler.block_names(request_id, export.first)
         names = blocks.names
+        if blocks.state is not None:
+            names.append(blocks.state)
         self._exports.append((export, names))
         for number, name in enumerate(names, start=blocks.number):
             self._wanted.setdefault(name, []).append((export, number))
@@ -74,16 +79,30 @@ class BlockExports:
                     self._wanted.pop(name, None)
 
     def keep(self, scheduler: _core.Scheduler) -> None:
-        """Copy the blocks that were used to the exports that lack them."""
+        """Copy the blocks and states that were used to the exports that lack them."""
         uses = scheduler.take_block_uses()
-        if uses is None or not self._wanted:
-            return
+        if uses is not None and self._wanted:
+            self._keep_blocks(uses)
+        if self._states is not None:
+            # They follow their blocks: what comes before its turn may find no room.
+            self._keep_states(scheduler, self._states)
+
+    def _keep_blocks(self, uses: _core.BlockUses) -> None:
         for place, (name, group) in enumerate(zip(uses.names(), uses.groups(), strict=True)):
             wanting = self._wanted.pop(name, None)
             if wanting is not None:
                 data = self._contents.of(uses, place, group)
                 for export, number in wanting:
                     export.put(ExportedBlock(number, data))
+
+    def _keep_states(self, scheduler: _core.Scheduler, states: StatePieces) -> None:
+        for name, snapshot in scheduler.take_state_uses():
+            wanting = self._wanted.pop(name, None)
+            if wanting is not None:
+                pieces = states.read(snapshot)
+                for export, first in wanting:
+                    for number, piece in enumerate(pieces, start=first):
+                        export.put(ExportedBlock(number, piece))
 
     def wait(self) -> None:
         """Return at once: nothing is waited for."""

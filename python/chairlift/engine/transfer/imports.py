@@ -4,6 +4,7 @@
 request queued   many blocks missing? -> held (suspended), a fetcher asks a prefill server
 any thread       BlockImport.put      -> blocks that were received and are right
 each turn        blocks in their order -> free blocks of the pool, known to the prefix cache
+                 the pieces of a state -> a snapshot, when all have come
 all placed, late, failed, cancelled   -> released: in the queue, computes what is missing
 ```
 
@@ -12,7 +13,7 @@ A request draws its tokens here, from its last prompt token on: no state of a sa
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -20,10 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.engine.prepare.block_export import HeldBytes
 from chairlift.engine.prepare.block_source import scope_of
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.transfer.block_import import BlockImport, Fetcher
 from chairlift.engine.transfer.layout import pool_bytes
+from chairlift.engine.transfer.states import StatePieces
 
 MIN_TOKENS: Final = _core.MIN_TRANSFERRED_TOKENS
 MIN_SAVED_NS: Final = _core.MIN_TRANSFER_SAVED_NS
@@ -66,7 +69,13 @@ class _Loading:
 
     request_id: int
     blocks: BlockImport
+    state_number: int
+    """Number of the first piece of the state, which follows the blocks."""
     deadline_ns: int
+    state: list[bytes] = field(default_factory=list)
+    """The pieces that have come."""
+    holds_state: bool = False
+    """Whether there is memory for all of them."""
 
 
 class BlockImports:
@@ -79,6 +88,7 @@ class BlockImports:
     def __init__(
         self,
         pool: Tensor,
+        states: StatePieces | None,
         fetcher: Fetcher,
         block_size: int,
         clock: Callable[[], int],
@@ -89,6 +99,7 @@ class BlockImports:
 
         Args:
             pool: The KV pool, `[planes, blocks, ...]` in memory of the CPU.
+            states: Copies recurrent states; None for a model without.
             fetcher: Asks other servers.
             block_size: Tokens of a block.
             clock: Nanoseconds.
@@ -96,6 +107,7 @@ class BlockImports:
         """
         self.names_key = secrets.token_bytes(32)
         self._pool: NDArray[np.uint8] = pool_bytes(pool).numpy()
+        self._states, self._held = states, HeldBytes()
         self._fetcher = fetcher
         self._block_size = block_size
         self._clock = clock
@@ -128,10 +140,12 @@ class BlockImports:
         limit = _limit_ns(predicted, prepared.times.start_within_s)
         token_ids = prepared.prompt[: (first + count) * size + 1]
         scope = scope_of(prepared.tenant, prepared.prefix_cache.salt, self._scope_key)
-        numbers = range(missing.number, missing.number + len(missing))
+        state_number = missing.number + len(missing)
+        num_pieces = 0 if self._states is None else self._states.num_pieces
+        numbers = range(missing.number, state_number + num_pieces)
         blocks = BlockImport(token_ids, first, numbers, scope, limit / _NS_PER_S, source)
         now = self._clock()
-        loading = _Loading(request_id, blocks, now + limit)
+        loading = _Loading(request_id, blocks, state_number, now + limit)
         if len(self._loading) >= _core.MAX_LIVE_TRANSFERS or not self._fetcher.fetch(blocks):
             self._num_local += 1
             if self._is_strict:
@@ -149,7 +163,7 @@ class BlockImports:
             num_placed = self._place(scheduler, loading, room)
             if num_placed is None:
                 # It was cancelled, or has ended otherwise.
-                loading.blocks.cancel()
+                self._forget(loading)
                 continue
             room -= num_placed
             is_late = self._clock() >= loading.deadline_ns
@@ -162,10 +176,11 @@ class BlockImports:
         self._loading = still
 
     def _place(self, scheduler: _core.Scheduler, loading: _Loading, room: int) -> int | None:
-        """Return how many blocks were placed; None if the request is not held any more."""
+        """Return how many blocks and pieces were placed; None if the request is held no more."""
         received = loading.blocks.next_run(room)
         first = loading.blocks.next_number
-        blocks = scheduler.insert_blocks(loading.request_id, first, len(received))
+        num_blocks = min(len(received), max(0, loading.state_number - first))
+        blocks = scheduler.insert_blocks(loading.request_id, first, num_blocks)
         if blocks is None:
             return None
         # The null block stands for one that needs no filling.
@@ -175,12 +190,37 @@ class BlockImports:
             data = np.frombuffer(b"".join(data for _, data in filled), np.uint8)
             planes, _, width = self._pool.shape
             self._pool[:, numbers] = data.reshape(-1, planes, width).transpose(1, 0, 2)
-        loading.blocks.drop(len(blocks))
         self._num_blocks += len(filled)
-        return len(blocks)
+        loading.blocks.drop(len(blocks))
+        if self._states is None or len(blocks) < num_blocks:
+            return len(blocks)
+        return len(blocks) + self._collect(scheduler, loading, received[num_blocks:], self._states)
+
+    def _collect(
+        self,
+        scheduler: _core.Scheduler,
+        loading: _Loading,
+        pieces: list[bytes],
+        states: StatePieces,
+    ) -> int:
+        """Add pieces of a state, which follows its blocks; return how many were added."""
+        if pieces and not loading.holds_state:
+            loading.holds_state = self._held.take(states.num_bytes)
+        if not loading.holds_state:
+            # Nothing more can be placed: the prompt is computed here.
+            if pieces:
+                loading.blocks.cancel()
+            return 0
+        loading.state += pieces
+        loading.blocks.drop(len(pieces))
+        if loading.blocks.is_whole:
+            snapshot = scheduler.insert_state(loading.request_id)
+            if snapshot is not None:
+                states.write(snapshot, loading.state)
+        return len(pieces)
 
     def _release(self, scheduler: _core.Scheduler, loading: _Loading) -> None:
-        loading.blocks.cancel()
+        self._forget(loading)
         if loading.blocks.is_whole:
             self._num_whole += 1
         else:
@@ -194,8 +234,9 @@ class BlockImports:
         scheduler.abort(self._clock(), request_id, "PREFILL_UNAVAILABLE")
 
     def keep(self, scheduler: _core.Scheduler) -> None:
-        """Drop what the scheduler tells of used blocks: nothing keeps them."""
+        """Drop what the scheduler tells of used blocks and states: nothing keeps them."""
         scheduler.take_block_uses()
+        scheduler.take_state_uses()
 
     def wait(self) -> None:
         """Wait a moment for a block, where there is no step to run."""
@@ -213,5 +254,12 @@ class BlockImports:
 
     def _cancel_all(self) -> None:
         for loading in self._loading:
-            loading.blocks.cancel()
+            self._forget(loading)
         self._loading.clear()
+
+    def _forget(self, loading: _Loading) -> None:
+        """Want nothing more for a request, and hold nothing of it."""
+        loading.blocks.cancel()
+        if loading.holds_state:
+            assert self._states is not None, "invariant: a model without states holds none"
+            self._held.give_back(self._states.num_bytes)

@@ -14,6 +14,7 @@ from chairlift import _core
 from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError
 from chairlift.engine.loading.loaded import LoadedModel
+from chairlift.engine.transfer.states import StatePieces
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.kv_cache import layer_places
 
@@ -21,16 +22,19 @@ PROBE_TOKENS: Final = 64
 """Tokens whose keys and values stand for the model and its numbers."""
 
 
-def check_model(loaded: LoadedModel, option: str, *, has_windows: bool = False) -> None:
+def check_model(
+    loaded: LoadedModel, option: str, *, has_windows: bool = False, has_states: bool = False
+) -> None:
     """Check that the blocks of a model can be moved.
 
     Args:
         loaded: The model.
         option: The setting that moves blocks, for errors.
         has_windows: Whether the layers may have windows.
+        has_states: Whether they may have recurrent states, if these are kept.
 
     Raises:
-        ConfigError: It has windows and may not, has recurrent states, runs on a GPU, or is an
+        ConfigError: It has windows or recurrent states and may not, runs on a GPU, or is an
             encoder.
     """
     unsupported_reason = None
@@ -38,8 +42,10 @@ def check_model(loaded: LoadedModel, option: str, *, has_windows: bool = False) 
         unsupported_reason = "an encoder"
     elif loaded.resolved.accelerator is not None:
         unsupported_reason = "a model on a GPU"
-    elif loaded.config.spec.has_state:
+    elif loaded.config.spec.has_state and not has_states:
         unsupported_reason = "a model with recurrent states"
+    elif loaded.num_state_snapshots == 0:
+        unsupported_reason = "a model with recurrent states and no state_snapshots"
     elif not has_windows and list(loaded.config.spec.kv_windows) != [None]:
         unsupported_reason = "a model with sliding windows"
     if unsupported_reason is not None:
@@ -56,6 +62,12 @@ def probe_prompt(vocab_size: int, max_context_len: int) -> list[int]:
 def pool_bytes(pool: Tensor) -> Tensor:
     """Return a KV pool `[planes, blocks, ...]` as bytes, uint8 `[planes, blocks, width]`."""
     return pool.view(pool.shape[0], pool.shape[1], -1).view(torch.uint8)
+
+
+def block_bytes(pool: Tensor) -> int:
+    """Return the bytes of a block of a KV pool `[planes, blocks, ...]`, over all planes."""
+    planes, _, width = pool_bytes(pool).shape
+    return planes * width
 
 
 class BlockContents:
@@ -96,14 +108,25 @@ class BlockContents:
         return data[:num_bytes].ljust(len(data), b"\0") if num_bytes < len(data) else data
 
 
+def read_used(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Scheduler) -> bytes:
+    """Return what the blocks and states hold that were used since they were taken last."""
+    uses = scheduler.take_block_uses()
+    used = b"" if uses is None else BlockContents(config, loaded).of_all(uses)
+    states = StatePieces.of(loaded, block_bytes(loaded.kv_cache))
+    if states is not None:
+        for _, snapshot in scheduler.take_state_uses():
+            used += b"".join(states.read(snapshot))
+    return used
+
+
 def layout_of(config: EngineConfig, loaded: LoadedModel, probed: bytes) -> bytes:
     """Return the layout of an engine's blocks, 32 bytes.
 
     Args:
         config: Settings of the engine.
         loaded: The model.
-        probed: The keys and values of `probe_prompt`, as this process computes them: blocks of
-            other weights, or of kernels that give other bits, have another layout.
+        probed: The keys, values and states of `probe_prompt`, as this process computes them: those
+            of other weights, or of kernels that give other bits, have another layout.
     """
     pool = pool_bytes(loaded.kv_cache)
     facts = (_core.__version__, config.block_size, tuple(pool[:, 0].shape), loaded.config)

@@ -15,9 +15,12 @@
 //! group without       [ 0  | 1  | 2  | 4  ]
 //! group with window   [ -  | -  | 3  | 5  ]
 //! ```
+//!
+//! Of a model with recurrent states, a prompt can be continued behind its blocks only with the state behind the last of them.
+//! That goes by a name of its own, and is inserted after the blocks.
 
 use super::{KvCache, block_table::BlockTable, prefix_cache::BlockHash};
-use crate::ids::{BlockId, NULL_BLOCK};
+use crate::ids::{BlockId, NULL_BLOCK, Snapshot};
 
 /// What a store calls a block: of one tenant, with everything before it.
 pub type StoredName = [u8; 32];
@@ -32,6 +35,8 @@ pub struct MissingBlocks {
     /// The number of the first of `names`.
     pub number: usize,
     pub names: Vec<StoredName>,
+    /// The name of the recurrent state behind the last block, if the model has states.
+    pub state: Option<StoredName>,
 }
 
 /// What was filled from outside for a request.
@@ -79,12 +84,23 @@ pub struct BlockUse {
     pub is_hit: bool,
 }
 
+/// A recurrent state behind a block that can be found: it was computed, or a request begins with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateUse {
+    pub snapshot: Snapshot,
+    pub name: StoredName,
+}
+
 /// The uses that were not taken yet.
 #[derive(Clone, Debug)]
 pub(super) struct UseLog {
     key: [u8; 32],
     uses: Vec<BlockUse>,
+    state_uses: Vec<StateUse>,
 }
+
+/// Stands for a state in its name, where a block has its KV group.
+const STATE: usize = usize::MAX;
 
 impl UseLog {
     fn name(&self, hash: &BlockHash, group: usize) -> StoredName {
@@ -101,8 +117,11 @@ impl KvCache {
     /// Tells of the uses of blocks from now on.
     pub(crate) fn track_uses(&mut self) {
         let key = self.prefix_cache.derived_key("chairlift stored blocks");
-        let uses = Vec::new();
-        self.uses = Some(Box::new(UseLog { key, uses }));
+        self.uses = Some(Box::new(UseLog {
+            key,
+            uses: Vec::new(),
+            state_uses: Vec::new(),
+        }));
     }
 
     /// Moves the uses since the last call out.
@@ -110,6 +129,21 @@ impl KvCache {
         let log = self.uses.as_mut();
         log.map(|log| std::mem::take(&mut log.uses))
             .unwrap_or_default()
+    }
+
+    /// Moves the uses of recurrent states since the last call out.
+    pub(crate) fn take_state_uses(&mut self) -> Vec<StateUse> {
+        let log = self.uses.as_mut();
+        log.map(|log| std::mem::take(&mut log.state_uses))
+            .unwrap_or_default()
+    }
+
+    /// The state behind a block can be found from now on, or a request begins with it.
+    pub(super) fn note_state_use(&mut self, snapshot: Snapshot, hash: &BlockHash) {
+        if let Some(log) = &mut self.uses {
+            let name = log.name(hash, STATE);
+            log.state_uses.push(StateUse { snapshot, name });
+        }
     }
 
     /// A block of a group can be found from now on, or was found.
@@ -152,6 +186,9 @@ impl KvCache {
         for (block_index, group) in self.numbered(max_hits).skip(missing.number) {
             let name = log.name(&table.hashes[block_index], group);
             missing.names.push(name);
+        }
+        if self.snapshots.is_some() && missing.num_indices > 0 {
+            missing.state = Some(log.name(&table.hashes[max_hits - 1], STATE));
         }
         missing
     }
@@ -215,6 +252,21 @@ impl KvCache {
             self.map.release(block, references, true);
         }
         Some((inserted, indices))
+    }
+
+    /// Makes a snapshot known as the state behind the last full block of `tokens`, so that it can be filled now.
+    ///
+    /// None if the state is known already, if that block is not, or if steps in flight write to all memory of snapshots.
+    pub(crate) fn insert_state(&mut self, table: &BlockTable, tokens: &[i32]) -> Option<Snapshot> {
+        let last = ((tokens.len() - 1) / self.block_size).checked_sub(1)?;
+        let hash = table.hashes.get(last)?;
+        let snapshots = self.snapshots.as_mut()?;
+        if !self.prefix_cache.has_name(hash) || snapshots.find(hash).is_some() {
+            return None;
+        }
+        let snapshot = snapshots.reserve()?;
+        snapshots.publish(snapshot, *hash);
+        Some(snapshot)
     }
 
     /// The first block index of a prompt that is kept, in any group.

@@ -56,13 +56,14 @@ impl Snapshots {
         self.by_hash.get(hash).copied()
     }
 
-    /// A request begins with a snapshot that was found in this call of `schedule`.
-    pub(super) fn read(&mut self, snapshot: Snapshot) {
-        // Unless its block has been given out since.
-        if let Some(entry) = &mut self.entries[snapshot as usize] {
-            entry.was_read = true;
-            self.use_again(snapshot);
-        }
+    /// A request begins with a snapshot that was found in this call of `schedule`. Returns the name of its block, unless
+    /// that has been given out since.
+    pub(super) fn read(&mut self, snapshot: Snapshot) -> Option<BlockHash> {
+        let entry = self.entries[snapshot as usize].as_mut()?;
+        entry.was_read = true;
+        let hash = entry.hash;
+        self.use_again(snapshot);
+        Some(hash)
     }
 
     fn use_again(&mut self, snapshot: Snapshot) {
@@ -168,8 +169,9 @@ impl KvCache {
     pub(crate) fn read_state(&mut self, table: &mut BlockTable) -> Snapshot {
         let snapshot = table.snapshot.take();
         let snapshot = snapshot.expect("invariant: a hit has a state");
-        if let Some(snapshots) = &mut self.snapshots {
-            snapshots.read(snapshot);
+        let snapshots = self.snapshots.as_mut();
+        if let Some(hash) = snapshots.and_then(|snapshots| snapshots.read(snapshot)) {
+            self.note_state_use(snapshot, &hash);
         }
         snapshot
     }
@@ -203,6 +205,9 @@ impl KvCache {
             snapshots.supersede(&before);
         }
         snapshots.publish(snapshot, hash);
+        if let Some(known) = snapshots.find(&hash) {
+            self.note_state_use(known, &hash);
+        }
     }
 
     /// What a step in flight has written, or would have, is not used.

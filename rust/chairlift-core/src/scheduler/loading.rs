@@ -1,7 +1,7 @@
 //! Requests that wait until blocks of their prompts are loaded from a store outside of the pool.
 //!
 //! ```text
-//! add -> missing_blocks -> hold ... insert_blocks, insert_blocks ... -> release: in the queue as any other
+//! add -> missing_blocks -> hold ... insert_blocks, insert_blocks ... insert_state -> release: in the queue as any other
 //! ```
 //!
 //! A held request is suspended: deadlines, cancels and changes hold for it as for any suspended one, and it never has a row.
@@ -10,21 +10,14 @@
 use super::Scheduler;
 use crate::{
     cost_model::Work,
-    ids::{BlockId, NULL_BLOCK, Nanos, RequestId, Slot},
-    kv_cache::{BlockUse, Inserted, MissingBlocks},
+    ids::{BlockId, NULL_BLOCK, Nanos, RequestId, Slot, Snapshot},
+    kv_cache::{BlockUse, Inserted, MissingBlocks, StateUse},
     request::{Origin, State},
 };
 
 impl Scheduler {
-    /// Tells which blocks are used from now on, and names those that requests lack.
-    ///
-    /// # Panics
-    /// If the model has recurrent states.
+    /// Tells which blocks and recurrent states are used from now on, and names those that requests lack.
     pub fn track_block_uses(&mut self) {
-        assert!(
-            self.config.state_snapshots.is_none(),
-            "invariant: a store keeps blocks alone, and no states"
-        );
         self.kv.track_uses();
     }
 
@@ -33,13 +26,20 @@ impl Scheduler {
         self.kv.take_uses()
     }
 
-    /// The blocks that a new request lacks and a store may have: none if it may not read them.
+    /// Moves the uses of recurrent states since the last call out. Their content stays until the next plan is carried out.
+    pub fn take_state_uses(&mut self) -> Vec<StateUse> {
+        self.kv.take_state_uses()
+    }
+
+    /// The blocks that a new request lacks and a store may have, and the state behind them: none if it may not read them, or
+    /// could not begin behind them.
     pub fn missing_blocks(&mut self, request: RequestId) -> MissingBlocks {
         let Some(slot) = self.new_in_queue(request) else {
             return MissingBlocks::default();
         };
         let request = self.slots.live(slot);
-        if !request.cache_read || !request.table.is_stored() {
+        let has_room = self.config.state_snapshots != Some(0);
+        if !request.cache_read || !request.table.is_stored() || !has_room {
             return MissingBlocks::default();
         }
         let first = request.num_hits(&self.kv);
@@ -112,6 +112,19 @@ impl Scheduler {
             }
         }
         Some(inserted)
+    }
+
+    /// Makes a snapshot known as the recurrent state behind the last full block of a held request, whose blocks were inserted:
+    /// the caller fills it before the next plan is carried out.
+    ///
+    /// None if the request is not held any more, or if there is nothing to fill.
+    pub fn insert_state(&mut self, request: RequestId) -> Option<Snapshot> {
+        let slot = self.slots.first_sequence(request)?;
+        let request = self.slots.live(slot);
+        if !request.is_held {
+            return None;
+        }
+        self.kv.insert_state(&request.table, &request.tokens)
     }
 
     /// The slot of a request that never had a row, if it is in the queue.

@@ -1,7 +1,7 @@
 //! Recurrent states: where a step saves the state of a row, and which requests begin with it. The simulator checks their
 //! values.
 
-use chairlift_core::{Config, NewRequest, policy::Policy};
+use chairlift_core::{Config, MissingBlocks, NewRequest, RequestId, policy::Policy};
 
 use crate::driver::{Driver, config};
 
@@ -132,4 +132,95 @@ fn drafts_and_host_memory_are_refused() {
     };
     assert_eq!(refused(drafts), Some("max_step_drafts"));
     assert_eq!(refused(host), Some("num_host_blocks"));
+}
+
+/// A prompt of two full blocks, held by a new scheduler that knows nothing of it.
+fn held(config: Config) -> (Driver, RequestId, MissingBlocks) {
+    let mut driver = Driver::new(config);
+    driver.scheduler.track_block_uses();
+    let request = driver.add('A', 11, 2);
+    let missing = driver.scheduler.missing_blocks(request);
+    assert!(driver.scheduler.hold(0, request));
+    (driver, request, missing)
+}
+
+#[test]
+fn the_state_behind_a_prompt_is_told_and_another_scheduler_begins_with_it() {
+    let mut first = Driver::new(hybrid(8));
+    first.scheduler.track_block_uses();
+    let request = first.add('A', 11, 2);
+    let name = first.scheduler.block_names(request, 0).state;
+    assert!(name.is_some());
+    first.trace();
+    let told = first.scheduler.take_state_uses();
+    assert_eq!(
+        told.iter().filter(|used| Some(used.name) == name).count(),
+        1
+    );
+    first.add('A', 11, 2);
+    first.trace();
+    let told = first.scheduler.take_state_uses();
+    assert!(
+        told.iter().any(|used| Some(used.name) == name),
+        "it was read"
+    );
+
+    let (mut second, request, missing) = held(hybrid(8));
+    assert_eq!((missing.names.len(), missing.state), (2, name));
+    let blocks = second.scheduler.insert_blocks(request, 0, 2);
+    assert_eq!(blocks.map(|blocks| blocks.len()), Some(2));
+    assert!(second.scheduler.insert_state(request).is_some());
+    second.scheduler.release_held(0, request);
+    assert_eq!(second.trace(), ["A3*", "A1*"]);
+    let stats = second.outcome(request).stats.expect("it has ended");
+    assert_eq!((stats.cached_tokens, stats.transferred_tokens), (8, 8));
+    second.assert_empty();
+}
+
+#[test]
+fn blocks_that_are_known_without_a_state_are_told_when_they_are_computed_again() {
+    let (mut driver, request, missing) = held(hybrid(8));
+    driver.scheduler.insert_blocks(request, 0, 2);
+    driver.scheduler.take_block_uses();
+    driver.scheduler.release_held(0, request);
+    driver.trace();
+    let told = driver.scheduler.take_block_uses();
+    for name in &missing.names {
+        assert!(told.iter().any(|used| used.name == *name && !used.is_hit));
+    }
+}
+
+#[test]
+fn blocks_that_come_without_their_state_are_computed_again() {
+    let (mut driver, request, _) = held(hybrid(8));
+    driver.scheduler.insert_blocks(request, 0, 2);
+    driver.scheduler.release_held(0, request);
+    assert_eq!(driver.trace(), ["A8", "A3*", "A1*"]);
+    let stats = driver.outcome(request).stats.expect("it has ended");
+    assert_eq!((stats.cached_tokens, stats.transferred_tokens), (0, 0));
+}
+
+#[test]
+fn a_state_is_inserted_once_behind_blocks_that_are_known_for_a_request_that_is_held() {
+    let (mut driver, request, _) = held(hybrid(8));
+    assert_eq!(driver.scheduler.insert_state(request), None, "no block");
+    driver.scheduler.insert_blocks(request, 0, 2);
+    assert!(driver.scheduler.insert_state(request).is_some());
+    assert_eq!(driver.scheduler.insert_state(request), None, "it is known");
+    driver.check();
+    driver.scheduler.release_held(0, request);
+    assert_eq!(
+        driver.scheduler.insert_state(request),
+        None,
+        "it is not held"
+    );
+    driver.scheduler.evict_cached(usize::MAX);
+    driver.check();
+    assert_eq!(driver.trace(), ["A8", "A3*", "A1*"]);
+}
+
+#[test]
+fn a_scheduler_without_memory_for_snapshots_lacks_nothing_that_others_have() {
+    let (_, _, missing) = held(hybrid(0));
+    assert_eq!(missing, MissingBlocks::default());
 }

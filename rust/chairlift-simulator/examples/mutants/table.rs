@@ -380,6 +380,12 @@ mutants! { MUTANTS of "chairlift-core":
         "&table.hashes[block_index], true" => "&table.hashes[0], true";
     loaded_blocks_are_never_free, "-", "what is loaded keeps an owner", "kv_cache/loaded.rs":
         "        for block in held.into_iter().rev() {" => "        for block in held.into_iter().rev().skip(1) {";
+    state_is_told_as_another, "-", "a state is told by the name of the one behind the first block", "kv_cache/snapshots.rs":
+        "self.note_state_use(known, &hash);" => "self.note_state_use(known, &table.hashes[0]);";
+    state_is_filled_one_block_early, "-", "a state that comes from outside is found behind the block before its own", "kv_cache/loaded.rs":
+        "snapshots.publish(snapshot, *hash);" => "snapshots.publish(snapshot, table.hashes[last.saturating_sub(1)]);";
+    state_is_filled_behind_no_block, "-", "a state that comes from outside is known though its blocks are not", "kv_cache/loaded.rs":
+        "if !self.prefix_cache.has_name(hash) || snapshots" => "if snapshots";
 
     // What consumers of block events believe.
     evicted_blocks_are_still_told, "-", "the eviction of a block is not told", "kv_cache.rs":
