@@ -211,6 +211,15 @@ impl Request {
         }
     }
 
+    /// Counts the leading blocks with which a running request begins again, if its last step has failed.
+    pub(super) fn num_hits_of_restart(&mut self, kv: &KvCache) -> usize {
+        if self.restarts() {
+            self.num_hits(kv)
+        } else {
+            0
+        }
+    }
+
     /// Counts the blocks that must be free beside those that it begins with, where `num_running` requests run.
     ///
     /// A preempted request resumes only when every request that runs, itself included, could take one more token;

@@ -13,8 +13,6 @@
 //! Otherwise a tenant that sends little would get a row at once and wait for prompts that others have begun. Its virtual
 //! token counter bounds how long it makes them wait: each request that is admitted is charged for its prompt.
 
-use std::iter;
-
 use super::{MIN_CHUNK, Scheduler, step::StepBuilder};
 use crate::{
     ids::{Nanos, Slot, Tenant},
@@ -95,28 +93,27 @@ pub(super) struct Wanted {
 impl StepBuilder<'_> {
     /// What prompts of tenants below their share lack, before the step has any; nothing if no prompt has begun.
     pub(super) fn wanted(&mut self, usage: &RowUsage) -> Wanted {
-        let running = self.scheduler.running.iter();
-        let running = running.map(|&slot| self.scheduler.request(slot));
-        let mut prompts = running.filter(|request| request.is_in_prompt()).peekable();
-        if prompts.peek().is_none() {
+        let scheduler = &mut *self.scheduler;
+        let is_in_prompt = |&slot: &Slot| scheduler.request(slot).is_in_prompt();
+        if !scheduler.running.iter().any(is_in_prompt) {
             return Wanted::default();
         }
         let mut begun = vec![0; usage.num_used.len()];
-        for request in prompts.filter(|request| !usage.has_share(request.tenant)) {
-            begun[request.tenant as usize] += request.num_pending();
-        }
-        let next = self.next_newcomer(usage).map(|slot| {
-            let scheduler = &mut *self.scheduler;
+        for &slot in &scheduler.running {
             let request = scheduler.slots.live(slot);
-            let num_hits = request.num_hits(&scheduler.kv);
-            let start = scheduler.kv.start(&request.table, num_hits);
-            (request.tenant, request.tokens.len() - start)
-        });
+            if request.is_in_prompt() && !usage.has_share(request.tenant) {
+                let num_known =
+                    request.num_hits_of_restart(&scheduler.kv) * scheduler.config.block_size;
+                begun[request.tenant as usize] += request.num_pending() - num_known;
+            }
+        }
+        let next = self.newcomer(usage);
+        let next = next.and_then(|slot| self.tokens_of_newcomer(slot));
         Wanted { begun, next }
     }
 
-    /// The waiting request that is admitted next, if it is of a tenant below its share and has row and blocks.
-    fn next_newcomer(&self, usage: &RowUsage) -> Option<Slot> {
+    /// The waiting request that is admitted next, if it is of a tenant below its share and has a row.
+    fn newcomer(&self, usage: &RowUsage) -> Option<Slot> {
         let scheduler = &*self.scheduler;
         if scheduler.config.policy.holds_rows() {
             return None;
@@ -124,16 +121,26 @@ impl StepBuilder<'_> {
         let head = scheduler.slots.find(scheduler.queue.front()?)?;
         let slot = self.next_to_admit(head)?;
         let request = scheduler.request(slot);
-        let headroom = request.headroom(&scheduler.kv, scheduler.running.len());
-        let (table, tokens) = (&request.table, &request.tokens);
-        let fits = !usage.has_share(request.tenant)
+        let has_row = !usage.has_share(request.tenant)
             && self.passes_deferred(request, usage)
-            && scheduler.rows.num_missing(request.num_rows()) <= self.num_idle_rows
-            && scheduler
-                .kv
-                .num_releases(table, tokens, 0, headroom, iter::empty())
-                == Some(0);
-        fits.then_some(slot)
+            && scheduler.rows.num_missing(request.num_rows()) <= self.num_idle_rows;
+        has_row.then_some(slot)
+    }
+
+    /// Tenant of a waiting request, and how many of its tokens are to be computed; None if its blocks cannot be had.
+    fn tokens_of_newcomer(&mut self, slot: Slot) -> Option<(Tenant, usize)> {
+        let scheduler = &mut *self.scheduler;
+        let request = scheduler.slots.live(slot);
+        let num_hits = match self.claim.looked_up {
+            Some((other, num_hits)) if other == slot => num_hits,
+            _ => request.num_hits(&scheduler.kv),
+        };
+        let start = scheduler.kv.start(&request.table, num_hits);
+        let wanted = (request.tenant, request.tokens.len() - start);
+        let num_running = scheduler.running.len() - self.num_idle_rows;
+        let headroom = request.headroom(&scheduler.kv, num_running);
+        let num_idle = scheduler.num_idle_for_blocks(slot, num_hits, headroom);
+        num_idle.map(|_| wanted)
     }
 
     /// Whether a waiting request will be admitted before the prompts that the step will defer.

@@ -93,20 +93,12 @@ impl StepBuilder<'_> {
             return false;
         }
         let scheduler = &*self.scheduler;
-        let head = scheduler.request(head);
-        let missing_rows = scheduler.rows.num_missing(head.num_rows());
-        let running = scheduler.running.iter().rev().copied();
-        let idle: Vec<_> = running
-            .filter(|&slot| scheduler.request(slot).is_idle())
-            .collect();
-        let tables = idle.iter().map(|&slot| &scheduler.request(slot).table);
-        let for_blocks =
-            scheduler
-                .kv
-                .num_releases(&head.table, &head.tokens, num_hits, headroom, tables);
-        let Some(for_blocks) = for_blocks else {
+        let Some(for_blocks) = scheduler.num_idle_for_blocks(head, num_hits, headroom) else {
             return false;
         };
+        let num_rows = scheduler.request(head).num_rows();
+        let missing_rows = scheduler.rows.num_missing(num_rows);
+        let idle: Vec<_> = scheduler.idle().collect();
         let mut num_rows = 0;
         let gains_row = |slot: &&Slot| {
             let is_short = num_rows < missing_rows;
@@ -126,8 +118,7 @@ impl StepBuilder<'_> {
         if self.num_idle_rows == 0 {
             return None;
         }
-        let mut running = self.scheduler.running.iter().rev().copied();
-        running.find(|&slot| self.scheduler.request(slot).is_idle())
+        self.scheduler.idle().next()
     }
 
     fn preempt_idle(&mut self, slot: Slot) {
@@ -204,6 +195,26 @@ impl StepBuilder<'_> {
 }
 
 impl Scheduler {
+    /// The suspended requests with a row that no step in flight names, the youngest first.
+    pub(super) fn idle(&self) -> impl Iterator<Item = Slot> + '_ {
+        let running = self.running.iter().rev().copied();
+        running.filter(|&slot| self.request(slot).is_idle())
+    }
+
+    /// How many of the suspended requests, the youngest first, a waiting request needs the blocks of; None: all are not enough.
+    pub(super) fn num_idle_for_blocks(
+        &self,
+        head: Slot,
+        num_hits: usize,
+        headroom: usize,
+    ) -> Option<usize> {
+        let head = self.request(head);
+        let tables = self.idle().map(|slot| &self.request(slot).table);
+        let (table, tokens) = (&head.table, &head.tokens);
+        self.kv
+            .num_releases(table, tokens, num_hits, headroom, tables)
+    }
+
     /// A running request that no step names loses row and blocks, with its siblings if they wait for its prompt, and waits.
     pub(super) fn preempt(&mut self, slot: Slot) {
         self.swap_out(slot);

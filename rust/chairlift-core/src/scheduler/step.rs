@@ -135,11 +135,7 @@ impl<'a> StepBuilder<'a> {
         if pending == 0 {
             return true;
         }
-        let num_hits = if restarts {
-            request.num_hits(&self.scheduler.kv)
-        } else {
-            0
-        };
+        let num_hits = request.num_hits_of_restart(&self.scheduler.kv);
         let num_known = num_hits * self.scheduler.config.block_size;
         start += num_known;
         let to_stop = self.tokens_to_stop(slot, start, pending - num_known);

@@ -31,6 +31,8 @@ pub(super) struct Claim {
     pub(super) claimant: Option<Slot>,
     /// Sequences that yield their rows before the next step.
     pub(super) left_out: Vec<Slot>,
+    /// A waiting request, and its leading blocks that the prefix cache knows: true until the step takes a block.
+    pub(super) looked_up: Option<(Slot, usize)>,
 }
 
 impl Claim {
@@ -49,6 +51,7 @@ impl Claim {
         };
         let request = scheduler.slots.live(claimant);
         let num_hits = request.num_hits(&scheduler.kv);
+        claim.looked_up = Some((claimant, num_hits));
         let yielding = Yielding { scheduler, usage };
         for slot in yielding.sequences_for(claimant, num_hits) {
             claim.claimant = Some(claimant);
@@ -78,8 +81,7 @@ impl Yielding<'_> {
     fn sequences_for(mut self, claimant: Slot, num_hits: usize) -> Vec<Slot> {
         let scheduler = self.scheduler;
         let request = |slot: Slot| scheduler.request(slot);
-        let running = scheduler.running.iter().rev().copied();
-        let idle: Vec<_> = running.filter(|&slot| request(slot).is_idle()).collect();
+        let idle: Vec<_> = scheduler.idle().collect();
         let claimant = request(claimant);
         let mut num_missing = scheduler.rows.num_missing(claimant.num_rows());
         // Rows of ended requests that a step in flight names come back by themselves.

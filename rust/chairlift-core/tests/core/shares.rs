@@ -206,6 +206,50 @@ fn a_prompt_leaves_a_newcomer_only_what_the_prefix_cache_does_not_know() {
 }
 
 #[test]
+fn a_prompt_leaves_tokens_to_a_newcomer_that_fits_only_by_its_prefix_hits() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_batched_tokens, config.max_model_len) = (64, 512);
+    config.prefix_cache = true;
+    let mut driver = Driver::new(config);
+    driver.add_request('X', of("quiet", 33, 4));
+    assert_eq!(driver.step(), "X33*");
+    driver.add_request('A', of("long", 200, 1));
+    assert_eq!(driver.step(), "X1* A63");
+    // Of 64 blocks X has 9 and A has 50, written or promised. Q has 9, of which 8 are X's, too.
+    driver.add_request('Q', of("quiet", 34, 1));
+    assert_eq!(driver.step(), "X1* A61 Q2*");
+}
+
+#[test]
+fn a_prompt_leaves_tokens_to_a_newcomer_that_takes_blocks_of_a_suspended_request() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_batched_tokens, config.max_model_len) = (64, 512);
+    let mut driver = Driver::new(config);
+    let suspended = driver.add_request('S', of("long", 60, 9));
+    assert_eq!(driver.step(), "S60*");
+    driver.pause(suspended, true);
+    driver.add_request('A', of("long", 188, 1));
+    assert_eq!(driver.step(), "A64");
+    // Of 64 blocks S has 15 and A has 47, written or promised.
+    driver.add_request('Q', of("quiet", 12, 1));
+    assert_eq!(driver.step(), "A52 Q12*");
+}
+
+#[test]
+fn a_prompt_leaves_one_that_begins_again_only_what_the_prefix_cache_does_not_know() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_batched_tokens, config.max_model_len) = (64, 512);
+    (config.num_blocks, config.prefix_cache) = (256, true);
+    let mut driver = Driver::new(config);
+    driver.add_request('A', of("long", 300, 1));
+    assert_eq!(driver.step(), "A64");
+    driver.add_request('Q', of("quiet", 42, 1));
+    assert_eq!(driver.step(), "A32 Q32");
+    assert_eq!(driver.failing_step(&[]), "A54 Q10*");
+    assert_eq!(driver.step(), "A54 Q10*");
+}
+
+#[test]
 fn a_prompt_leaves_nothing_to_a_newcomer_that_waits_for_deferred_prompts() {
     let mut config = config(Policy::Continuous);
     (config.max_num_seqs, config.max_num_batched_tokens) = (4, 64);

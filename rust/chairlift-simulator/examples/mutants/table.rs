@@ -299,8 +299,7 @@ mutants! { MUTANTS of "chairlift-core":
     suspended_give_way_in_vain, "-", "suspended requests lose their rows, and the waiting request does not fit even so", "kv_cache/admit.rs":
         "(available >= needed).then_some(num_releases)" => "Some(num_releases)";
     the_oldest_suspended_gives_way, "-", "not the youngest of the suspended gives way", "scheduler/preempt.rs":
-        "let running = scheduler.running.iter().rev().copied();" => "let running = scheduler.running.iter().copied();",
-        "let mut running = self.scheduler.running.iter().rev().copied();" => "let mut running = self.scheduler.running.iter().copied();";
+        "let running = self.running.iter().rev().copied();" => "let running = self.running.iter().copied();";
     suspended_hold_the_batch, "-", "a batch of suspended requests alone stays open", "scheduler/admit.rs":
         "let num_active = scheduler.rows.num_used() - self.num_idle_rows;" => "let num_active = scheduler.rows.num_used();";
     resumed_stays_outside, "-", "a request that may go on again is not queued", "scheduler/waiting.rs":
