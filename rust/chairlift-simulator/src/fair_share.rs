@@ -130,14 +130,14 @@ impl World {
             let run = runs.get(*index);
             count(index) == 1 && run.is_some_and(|run| !run.sampled.is_empty())
         };
-        // What its prompt lacked before the step, where that was more than a token.
+        // What the step had to compute of its prompt, where that was more than a token.
         let wanted = |index: &usize| {
             let client = &self.clients[*index];
             let run = runs.get(index);
             let samples = run.is_some_and(|run| !run.sampled.is_empty());
             let is_prompt =
                 run.map_or(client.num_computed, |run| run.start) < client.answer.num_prompt;
-            let num_left = if samples { 0 } else { client.num_pending() };
+            let num_left = if samples { 0 } else { self.num_left(client) };
             let num_wanted = count(index) + num_left;
             if is_prompt && num_wanted > 1 {
                 num_wanted
@@ -189,15 +189,28 @@ impl World {
         Ok(())
     }
 
-    /// Tokens of its prompt are left that could have been in the step: it did not stop where its recurrent state is saved,
-    /// or shared with siblings.
+    /// Tokens of its prompt are left that could have been in the step.
     fn is_cut(&self, client: &Client) -> bool {
+        has_prompt_left(client) && self.num_left(client) > 0
+    }
+
+    /// Tokens that a request lacks after a step and could have had in it, at least: of a model with recurrent states those up
+    /// to the next place where its state may be saved, or shared with siblings, and none where it stopped there.
+    fn num_left(&self, client: &Client) -> usize {
         let config = &self.scenario.config;
-        let is_boundary = client.num_computed.is_multiple_of(config.block_size)
-            || client.num_computed + 1 == client.answer.num_prompt;
-        let is_in_step = client.last_step == self.tally.steps();
-        let stops = config.state_snapshots.is_some() && is_boundary && is_in_step;
-        has_prompt_left(client) && !stops
+        let (num_computed, num_pending) = (client.num_computed, client.num_pending());
+        if config.state_snapshots.is_none() {
+            return num_pending;
+        }
+        let last_alone = client.answer.num_prompt - 1;
+        let is_stop = num_computed.is_multiple_of(config.block_size) || num_computed == last_alone;
+        if is_stop && client.last_step == self.tally.steps() {
+            return 0;
+        }
+        let to_boundary = config.block_size - num_computed % config.block_size;
+        let to_last = last_alone.checked_sub(num_computed);
+        let to_last = to_last.filter(|&left| left > 0).unwrap_or(num_pending);
+        num_pending.min(to_boundary).min(to_last)
     }
 }
 

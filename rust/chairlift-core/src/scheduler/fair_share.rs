@@ -81,30 +81,33 @@ impl RowUsage {
     }
 }
 
-/// Tokens of prompts of tenants below their share that this step has not come to.
+/// Tokens of prompts of tenants below their share that this step has not come to, but would compute if it had room for all:
+/// none that the prefix cache knows, and none behind a state that is saved.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     /// Tokens of prompts that have begun, by tenant; empty if there is nothing to share.
     begun: Vec<usize>,
-    /// Tenant of the request that is admitted next, and how many of its tokens are to be computed.
+    /// Tenant of the request that is admitted next, and how many tokens its first step computes.
     next: Option<(Tenant, usize)>,
 }
 
 impl StepBuilder<'_> {
     /// What prompts of tenants below their share lack, before the step has any; nothing if no prompt has begun.
     pub(super) fn wanted(&mut self, usage: &RowUsage) -> Wanted {
-        let scheduler = &mut *self.scheduler;
-        let is_in_prompt = |&slot: &Slot| scheduler.request(slot).is_in_prompt();
-        if !scheduler.running.iter().any(is_in_prompt) {
+        let mut running = self.scheduler.running.iter();
+        if !running.any(|&slot| self.scheduler.request(slot).is_in_prompt()) {
             return Wanted::default();
         }
         let mut begun = vec![0; usage.num_used.len()];
-        for &slot in &scheduler.running {
-            let request = scheduler.slots.live(slot);
+        for index in 0..self.scheduler.running.len() {
+            let slot = self.scheduler.running[index];
+            let request = self.scheduler.slots.live(slot);
             if request.is_in_prompt() && !usage.has_share(request.tenant) {
-                let num_known =
-                    request.num_hits_of_restart(&scheduler.kv) * scheduler.config.block_size;
-                begun[request.tenant as usize] += request.num_pending() - num_known;
+                let num_hits = request.num_hits_of_restart(&self.scheduler.kv);
+                let num_known = num_hits * self.scheduler.config.block_size;
+                let start = request.num_computed + num_known;
+                let (tenant, left) = (request.tenant, request.num_pending() - num_known);
+                begun[tenant as usize] += self.tokens_to_stop(slot, start, left);
             }
         }
         let next = self.newcomer(usage);
@@ -127,7 +130,7 @@ impl StepBuilder<'_> {
         has_row.then_some(slot)
     }
 
-    /// Tenant of a waiting request, and how many of its tokens are to be computed; None if its blocks cannot be had.
+    /// Tenant of a waiting request, and how many tokens its first step computes; None if its blocks cannot be had.
     fn tokens_of_newcomer(&mut self, slot: Slot) -> Option<(Tenant, usize)> {
         let scheduler = &mut *self.scheduler;
         let request = scheduler.slots.live(slot);
@@ -136,11 +139,11 @@ impl StepBuilder<'_> {
             _ => request.num_hits(&scheduler.kv),
         };
         let start = scheduler.kv.start(&request.table, num_hits);
-        let wanted = (request.tenant, request.tokens.len() - start);
+        let (tenant, left) = (request.tenant, request.tokens.len() - start);
         let num_running = scheduler.running.len() - self.num_idle_rows;
         let headroom = request.headroom(&scheduler.kv, num_running);
-        let num_idle = scheduler.num_idle_for_blocks(slot, num_hits, headroom);
-        num_idle.map(|_| wanted)
+        scheduler.num_idle_for_blocks(slot, num_hits, headroom)?;
+        Some((tenant, self.tokens_to_stop(slot, start, left)))
     }
 
     /// Whether a waiting request will be admitted before the prompts that the step will defer.

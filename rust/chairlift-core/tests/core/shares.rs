@@ -250,6 +250,28 @@ fn a_prompt_leaves_one_that_begins_again_only_what_the_prefix_cache_does_not_kno
 }
 
 #[test]
+fn a_prompt_leaves_others_no_more_than_they_compute_before_they_save_a_state() {
+    let mut config = config(Policy::Continuous);
+    (config.max_num_batched_tokens, config.max_model_len) = (64, 512);
+    (config.num_blocks, config.prefix_cache) = (256, true);
+    (config.state_snapshots, config.max_step_drafts) = (Some(8), 0);
+    let mut driver = Driver::new(config);
+    driver.add_request('A', of("long", 300, 1));
+    assert_eq!(driver.step(), "A64");
+    driver.add_request('Q', of("quiet", 23, 1));
+    // The prompts end with a chunk of their own behind the last full block.
+    assert_eq!(driver.step(), "A44 Q20");
+    assert_eq!(driver.step(), "A61 Q3*");
+    let mut branching = of("quiet", 75, 1);
+    branching.prompt[16..].fill(2);
+    driver.add_request('R', branching);
+    // The first 16 tokens are known, and no state behind them.
+    assert_eq!(driver.step(), "A48 R16");
+    assert_eq!(driver.step(), "A32 R32");
+    assert_eq!(driver.step(), "A40 R24");
+}
+
+#[test]
 fn a_prompt_leaves_nothing_to_a_newcomer_that_waits_for_deferred_prompts() {
     let mut config = config(Policy::Continuous);
     (config.max_num_seqs, config.max_num_batched_tokens) = (4, 64);
