@@ -51,6 +51,16 @@ pub trait Isa: Integers + Send + Sync {
     /// `a * b` of each lane.
     fn mul_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
+    /// `a + b` of each lane.
+    fn add_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a - b` of each lane.
+    fn sub_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// Sums and differences of lanes that are `DISTANCE` apart, a power of two below `LANES`: of a pair, the lower lane gets the
+    /// sum, and the upper one the lower less the upper.
+    fn add_pairs<const DISTANCE: usize>(vector: Self::Vector) -> Self::Vector;
+
     /// The larger of each lane; that of `b` where one is NaN.
     fn max_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
@@ -104,6 +114,24 @@ pub trait Isa: Integers + Send + Sync {
         }
     }
 
+    /// The largest magnitude of some numbers; NaN if one is.
+    #[inline(always)]
+    fn largest_magnitude(numbers: &[f32; 32]) -> f32 {
+        portable::largest_magnitude(numbers)
+    }
+
+    /// Numbers times a factor, as [`portable::round_to_byte`] rounds the products.
+    #[inline(always)]
+    fn round_to_bytes(numbers: &[f32; 32], factor: f32) -> [i8; 32] {
+        numbers.map(|number| portable::round_to_byte(number * factor))
+    }
+
+    /// The sum of some bytes.
+    #[inline(always)]
+    fn sum_bytes(bytes: &[i8; 32]) -> i32 {
+        portable::sum_bytes(bytes)
+    }
+
     /// Whether `add_pair_dot` is one instruction.
     const HAS_PAIR_DOT: bool = false;
 
@@ -141,6 +169,55 @@ mod tests {
     use super::*;
     use crate::isa::dispatch::{Kernel, dispatch};
     use crate::{Element, bf16};
+
+    /// What is done to a group of inputs before it is multiplied.
+    struct Group([f32; 32]);
+
+    impl Kernel for Group {
+        type Output = (u32, [i8; 32], i32, Vec<u32>);
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> Self::Output {
+            let bytes = I::round_to_bytes(&self.0, 3.7);
+            let mut mixed = Vec::new();
+            for start in (0..32).step_by(I::LANES) {
+                let numbers = I::load(&self.0[start..]);
+                let numbers = I::add_pairs::<2>(I::add_pairs::<1>(numbers));
+                let numbers = I::add_pairs::<4>(numbers);
+                let lanes = I::sub_lanes(I::add_lanes(numbers, numbers), numbers);
+                let mut stored = [0.0; 16];
+                I::store(lanes, &mut stored);
+                mixed.extend(stored[..I::LANES].iter().map(|number| number.to_bits()));
+            }
+            let largest = I::largest_magnitude(&self.0).to_bits();
+            (largest, bytes, I::sum_bytes(&bytes), mixed)
+        }
+    }
+
+    #[test]
+    fn every_set_quantizes_and_mixes_as_plain_code_does() {
+        let ramp: [f32; 32] = std::array::from_fn(|k| (k as f32 * 2.3 - 33.9) * 0.97);
+        let halves: [f32; 32] = std::array::from_fn(|k| (k as f32 - 15.5) / 3.7);
+        let mut lowest = [-34.0; 32];
+        lowest[31] = -34.3;
+        let mut infinite = ramp;
+        infinite[17] = f32::NEG_INFINITY;
+        for numbers in [ramp, halves, lowest, [0.0; 32], [-0.0; 32], infinite] {
+            let expected = Group(numbers).run::<Portable>();
+            let found = dispatch(Group(numbers));
+            assert_eq!(found.0, expected.0, "the largest of {numbers:?}");
+            if numbers.iter().all(|number| number.is_finite()) {
+                assert_eq!(found, expected, "{numbers:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_the_largest_magnitude() {
+        let mut numbers = [f32::INFINITY; 32];
+        numbers[5] = f32::NAN;
+        assert!(f32::from_bits(dispatch(Group(numbers)).0).is_nan());
+    }
 
     struct Dot([f32; 16], u32, [u32; 16]);
 

@@ -5,7 +5,11 @@
 
 use crate::{
     Element, Rows,
-    gemm::rotation::{self, rotate_here},
+    gemm::rotation::{self, rotate},
+    isa::{
+        Isa,
+        portable::{largest_magnitude, round_to_byte, sum_bytes},
+    },
 };
 use half::f16;
 
@@ -17,10 +21,6 @@ const MAX_INT8: f32 = 127.0;
 
 /// Neighbours along `k` that share a scale, of weights and of inputs.
 pub const GROUP: usize = 32;
-
-/// Adding it pushes the fraction of a number below 2^22 out of the mantissa: it rounds to nearest,
-/// ties to even, and leaves the integer in the low bits.
-const ROUNDER: f32 = 12_582_912.0;
 
 /// What a row of numbers is measured in.
 #[derive(Clone, Copy)]
@@ -34,7 +34,11 @@ pub(crate) struct Scale {
 /// The scale at which the largest magnitude becomes 127.
 #[inline(always)]
 pub(crate) fn scale_int8<T: Element>(numbers: &[T]) -> Scale {
-    let largest = largest_magnitude(numbers);
+    scale_to(largest_magnitude(numbers))
+}
+
+#[inline(always)]
+fn scale_to(largest: f32) -> Scale {
     if !largest.is_finite() {
         return Scale {
             unit: f32::NAN,
@@ -49,19 +53,6 @@ pub(crate) fn scale_int8<T: Element>(numbers: &[T]) -> Scale {
     }
 }
 
-/// NaN if any number is.
-#[inline(always)]
-fn largest_magnitude<T: Element>(numbers: &[T]) -> f32 {
-    // The bits of magnitudes are ordered as the magnitudes are, with NaN above infinity.
-    let mut largest = 0;
-    for number in numbers {
-        largest = largest.max(number.to_f32().to_bits() & !SIGN);
-    }
-    f32::from_bits(largest)
-}
-
-const SIGN: u32 = 1 << 31;
-
 /// Rounds up to [`CHUNK`] numbers to integers, in the front of a buffer; zeros fill the last group.
 ///
 /// In memory, because what follows wants them in another order: a compiler that has them in registers
@@ -75,62 +66,31 @@ pub(crate) fn round_chunk<'b, T: Element>(
     let (integers, _) = integers.split_at_mut(numbers.len().next_multiple_of(GROUP));
     let (whole, rest) = integers.split_at_mut(numbers.len());
     for (integer, number) in whole.iter_mut().zip(numbers) {
-        *integer = round(number.to_f32() * scale.inverse);
+        *integer = round_to_byte(number.to_f32() * scale.inverse);
     }
     rest.fill(0);
     integers
 }
 
-#[inline(always)]
-fn round(number: f32) -> i8 {
-    // Cut to a byte so that a NaN, whose row is NaN anyway, stays within what the kernels add up.
-    let bits = (number + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits());
-    bits as u8 as i8
-}
-
-/// Four neighbours as bytes of a word, the first lowest.
-#[inline(always)]
-pub(crate) fn word(integers: [i8; 4]) -> u32 {
-    let [a, b, c, d] = integers;
-    u32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
-}
-
 /// The sum of the integers of a group or fewer, exactly.
-///
-/// Eight at a time in a general register, whose four halves of words cannot overflow: compilers sum
-/// bytes one by one.
 #[inline(always)]
-pub(crate) fn sum(integers: &[i8]) -> i32 {
-    const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
-    let (eights, rest) = integers.as_chunks::<8>();
-    let mut halves: u64 = 0;
-    for eight in eights {
-        // 128 more than the integers.
-        let bytes = u64::from_le_bytes(eight.map(i8::cast_unsigned)) ^ 0x8080_8080_8080_8080;
-        halves += (bytes & EVEN) + (bytes >> 8 & EVEN);
+pub(crate) fn sum<I: Isa>(integers: &[i8]) -> i32 {
+    match integers.try_into() {
+        Ok(group) => I::sum_bytes(group),
+        Err(_) => sum_bytes(integers),
     }
-    let mut sum = (halves.wrapping_mul(0x0001_0001_0001_0001) >> 48) as i32;
-    sum -= 8 * 128 * eights.len() as i32;
-    for integer in rest {
-        sum += i32::from(*integer);
-    }
-    sum
 }
 
 /// The scale of a group of inputs.
 #[inline(always)]
-pub(crate) fn group_scale(numbers: &[f32; GROUP]) -> Scale {
-    scale_int8(numbers)
+pub(crate) fn group_scale<I: Isa>(numbers: &[f32; GROUP]) -> Scale {
+    scale_to(I::largest_magnitude(numbers))
 }
 
 /// A group of inputs as integers.
 #[inline(always)]
-pub(crate) fn round_group(numbers: &[f32; GROUP], scale: Scale) -> [i8; GROUP] {
-    let mut integers = [0; GROUP];
-    for (integer, number) in integers.iter_mut().zip(numbers) {
-        *integer = round(number * scale.inverse);
-    }
-    integers
+pub(crate) fn round_group<I: Isa>(numbers: &[f32; GROUP], scale: Scale) -> [i8; GROUP] {
+    I::round_to_bytes(numbers, scale.inverse)
 }
 
 /// A group of weights: `scale * code + minimum`, or `scale * (code - offset)` with the offset of its format.
@@ -225,7 +185,7 @@ impl<T: Element> GroupSource for QuantizedRows<'_, T> {
             *wide = number.to_f32();
         }
         if self.is_rotated {
-            rotate_here(block);
+            rotate(block);
         }
         let numbers = &block[index * GROUP - first..];
         let numbers = &numbers[..GROUP.min(numbers.len())];
@@ -253,7 +213,7 @@ fn quantize_int8(weights: &[f32; GROUP]) -> Group {
     let inverse = finite(1.0 / scale);
     let mut quants = [0; GROUP];
     for (code, weight) in quants.iter_mut().zip(weights) {
-        *code = round((weight * inverse).clamp(-MAX_INT8, MAX_INT8)) as u8 ^ 0x80;
+        *code = round_to_byte((weight * inverse).clamp(-MAX_INT8, MAX_INT8)) as u8 ^ 0x80;
     }
     Group {
         quants,
@@ -308,7 +268,7 @@ fn quantize_int4(weights: &[f32; GROUP]) -> Group {
 fn round_codes(weights: &[f32; GROUP], min: f32, inverse: f32) -> [u8; GROUP] {
     let mut quants = [0; GROUP];
     for (code, weight) in quants.iter_mut().zip(weights) {
-        *code = round(((weight - min) * inverse).clamp(0.0, 15.0)) as u8;
+        *code = round_to_byte(((weight - min) * inverse).clamp(0.0, 15.0)) as u8;
     }
     quants
 }

@@ -25,7 +25,7 @@ pub(crate) use int6::Int6Quants;
 
 use crate::{
     gemm::{
-        quantize::{GROUP, sum, word},
+        quantize::{GROUP, sum},
         register_tile::REGISTERS,
     },
     isa::Isa,
@@ -94,7 +94,7 @@ pub(crate) trait Quants: Sync {
     /// What the sums of a row start with: less an offset of each code, as of the integers of its inputs.
     #[inline(always)]
     fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
-        (-offset * sum(integers)).cast_unsigned()
+        (-offset * sum::<I>(integers)).cast_unsigned()
     }
 
     /// Adds the products of a group, or of a part of it, to the starts of R rows, or to zero.
@@ -135,7 +135,7 @@ impl<const ARE_FLOATS: bool> Quants for FourBits<ARE_FLOATS> {
 
     #[inline(always)]
     fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
-        let start = -offset * sum(integers);
+        let start = -offset * sum::<I>(integers);
         if I::HAS_DOT {
             return start.cast_unsigned();
         }
@@ -144,7 +144,7 @@ impl<const ARE_FLOATS: bool> Quants for FourBits<ARE_FLOATS> {
         if ARE_FLOATS {
             // Each has that of the integers which are multiplied for it: at most 12 * 16 * 127.
             for four in integers.as_chunks::<4>().0 {
-                high -= offset * sum(&four[2..]);
+                high -= offset * sum::<I>(&four[2..]);
             }
         }
         (start - high).cast_unsigned() & 0xffff | high.cast_unsigned() << 16
@@ -259,9 +259,8 @@ impl Quants for Int8Quants {
 /// The integers as bytes of `words`.
 #[inline(always)]
 fn copy(integers: &[i8; GROUP], words: &mut [u32]) {
-    for (packed, four) in words.iter_mut().zip(integers.as_chunks().0) {
-        *packed = word(*four);
-    }
+    let packed: [u32; GROUP / 4] = bytemuck::pod_read_unaligned(bytemuck::bytes_of(integers));
+    words[..GROUP / 4].copy_from_slice(&packed.map(u32::from_le));
 }
 
 #[inline(always)]

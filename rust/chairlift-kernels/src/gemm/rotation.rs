@@ -40,20 +40,15 @@ impl Kernel for Rotate<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        rotate_here(self.row);
+        rotate_here::<I>(self.row);
     }
 }
 
-/// Rotates a row in place, within a kernel.
 #[inline(always)]
-pub(crate) fn rotate_here(row: &mut [f32]) {
+fn rotate_here<I: Isa>(row: &mut [f32]) {
     let (blocks, rest) = row.as_chunks_mut::<BLOCK>();
     for block in blocks {
-        add_halves(block, 32);
-        add_halves(block, 16);
-        for part in block.as_chunks_mut::<16>().0 {
-            *part = sixteen(part).map(|number| number * 0.125);
-        }
+        rotate_block::<I>(block);
     }
     let (blocks, rest) = rest.as_chunks_mut::<16>();
     for block in blocks {
@@ -64,6 +59,37 @@ pub(crate) fn rotate_here(row: &mut [f32]) {
     }
 }
 
+/// In registers: of plain loops the compiler makes gathers and scatters over several blocks.
+#[inline(always)]
+fn rotate_block<I: Isa>(block: &mut [f32; BLOCK]) {
+    const { assert!(I::LANES == 8 || I::LANES == 16, "whole registers") };
+    let count = BLOCK / I::LANES;
+    let mut registers = [I::splat(0.0); BLOCK / 8];
+    for r in 0..count {
+        registers[r] = I::load(&block[r * I::LANES..]);
+    }
+    for distance in [32, 16, 8] {
+        let stride = distance / I::LANES;
+        for r in 0..count {
+            if stride > 0 && r & stride == 0 {
+                let (first, second) = (registers[r], registers[r + stride]);
+                registers[r] = I::add_lanes(first, second);
+                registers[r + stride] = I::sub_lanes(first, second);
+            }
+        }
+    }
+    let eighth = I::splat(0.125);
+    for r in 0..count {
+        let mut numbers = registers[r];
+        if I::LANES == 16 {
+            numbers = I::add_pairs::<8>(numbers);
+        }
+        numbers = I::add_pairs::<2>(I::add_pairs::<4>(numbers));
+        numbers = I::mul_lanes(I::add_pairs::<1>(numbers), eighth);
+        I::store(numbers, &mut block[r * I::LANES..]);
+    }
+}
+
 /// The Hadamard matrix of 16 times as many numbers.
 #[inline(always)]
 fn sixteen(numbers: &[f32; 16]) -> [f32; 16] {
@@ -71,18 +97,7 @@ fn sixteen(numbers: &[f32; 16]) -> [f32; 16] {
     add_pairs::<1, 16>(&add_pairs::<2, 16>(&numbers))
 }
 
-/// Sums and differences of numbers that are so far apart, whole registers of them.
-#[inline(always)]
-fn add_halves(numbers: &mut [f32; BLOCK], distance: usize) {
-    for pairs in numbers.chunks_exact_mut(2 * distance) {
-        let (first, second) = pairs.split_at_mut(distance);
-        for (first, second) in first.iter_mut().zip(second) {
-            (*first, *second) = (*first + *second, *first - *second);
-        }
-    }
-}
-
-/// The same of near numbers: each beside the other of its pair, which the compiler makes shuffles of.
+/// Sums and differences of numbers that are so far apart: each beside the other of its pair.
 #[inline(always)]
 fn add_pairs<const DISTANCE: usize, const N: usize>(numbers: &[f32; N]) -> [f32; N] {
     std::array::from_fn(|place| {

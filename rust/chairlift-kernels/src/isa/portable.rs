@@ -5,6 +5,53 @@ use crate::isa::{
 };
 use half::{bf16, f16};
 
+/// Adding it pushes the fraction of a number below 2^22 out of the mantissa: it rounds to nearest,
+/// ties to even, and leaves the integer in the low bits.
+pub(super) const ROUNDER: f32 = 12_582_912.0;
+
+/// Rounds a number to a whole one, of which the low byte is kept.
+///
+/// A NaN becomes any byte: what is computed of it stays within what the kernels add up.
+#[inline(always)]
+pub(crate) fn round_to_byte(number: f32) -> i8 {
+    let bits = (number + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits());
+    bits as u8 as i8
+}
+
+/// The largest magnitude of some numbers; NaN if one is.
+#[inline(always)]
+pub(crate) fn largest_magnitude<T: Element>(numbers: &[T]) -> f32 {
+    const SIGN: u32 = 1 << 31;
+    // The bits of magnitudes are ordered as the magnitudes are, with NaN above infinity.
+    let mut largest = 0;
+    for number in numbers {
+        largest = largest.max(number.to_f32().to_bits() & !SIGN);
+    }
+    f32::from_bits(largest)
+}
+
+/// The sum of bytes, 32 at most.
+///
+/// Eight at a time in a general register, whose four halves of words cannot overflow: compilers sum
+/// bytes one by one.
+#[inline(always)]
+pub(crate) fn sum_bytes(bytes: &[i8]) -> i32 {
+    const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
+    let (eights, rest) = bytes.as_chunks::<8>();
+    let mut halves: u64 = 0;
+    for eight in eights {
+        // 128 more than the integers.
+        let bytes = u64::from_le_bytes(eight.map(i8::cast_unsigned)) ^ 0x8080_8080_8080_8080;
+        halves += (bytes & EVEN) + (bytes >> 8 & EVEN);
+    }
+    let mut sum = (halves.wrapping_mul(0x0001_0001_0001_0001) >> 48) as i32;
+    sum -= 8 * 128 * eights.len() as i32;
+    for byte in rest {
+        sum += i32::from(*byte);
+    }
+    sum
+}
+
 /// Plain code, with registers of so many lanes, and perhaps with dot products of bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain<const LANES: usize, const DOT: bool>;
@@ -43,6 +90,28 @@ impl<const LANES: usize, const DOT: bool> Isa for Plain<LANES, DOT> {
     #[inline(always)]
     fn mul_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector {
         std::array::from_fn(|lane| a[lane] * b[lane])
+    }
+
+    #[inline(always)]
+    fn add_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    fn sub_lanes(a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|lane| a[lane] - b[lane])
+    }
+
+    #[inline(always)]
+    fn add_pairs<const DISTANCE: usize>(vector: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|lane| {
+            let other = vector[lane ^ DISTANCE];
+            if lane & DISTANCE == 0 {
+                vector[lane] + other
+            } else {
+                other - vector[lane]
+            }
+        })
     }
 
     #[inline(always)]

@@ -2,23 +2,27 @@
 
 use crate::isa::{
     BLOCK, HIGH, Isa, add_pair_dot_by_halves,
-    portable::{exp2_block_by_numbers, round_block_by_numbers, store_pairs_by_numbers},
+    portable::{ROUNDER, exp2_block_by_numbers, round_block_by_numbers, store_pairs_by_numbers},
     set::InstructionSet,
 };
 use half::bf16;
 use std::arch::x86_64::{
     __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _CMP_UNORD_Q,
-    _MM_FROUND_TO_NEG_INF, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps,
-    _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpeq_epi32,
-    _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_si256, _mm256_packus_epi32,
-    _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
-    _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_and_si512,
-    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32,
-    _mm512_cvtepi32_ps, _mm512_cvtneps_pbh, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_permutex2var_epi16,
-    _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_storeu_si512,
+    _MM_FROUND_TO_NEG_INF, _mm_add_epi64, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_sad_epu8,
+    _mm_set1_epi8, _mm_setzero_si128, _mm_unpackhi_epi64, _mm_xor_si128, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_and_si256, _mm256_blend_ps, _mm256_blendv_ps, _mm256_castps_si256,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_movemask_ps,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_packus_epi32, _mm256_permute_ps, _mm256_permute2f128_ps,
+    _mm256_permute4x64_epi64, _mm256_set_m128i, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
+    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
+    _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh,
+    _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_blend_ps, _mm512_mask_sub_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_ps,
+    _mm512_permute_ps, _mm512_permutex2var_epi16, _mm512_reduce_max_epu32, _mm512_reduce_ps,
+    _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32,
+    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
 };
 use std::mem::transmute;
 
@@ -43,7 +47,7 @@ pub(crate) struct Avx512<const VNNI: bool, const BF16: bool>;
 macro_rules! implement {
     (
         [$($parameters:tt)*] $Set:ty, $Vector:ty, $lanes:literal lanes, $rows:literal rows,
-        $fmadd:ident, $mul:ident, $max:ident, $set1:ident, $loadu:ident, $storeu:ident,
+        $fmadd:ident, $mul:ident, $add:ident, $sub:ident, $max:ident, $set1:ident, $loadu:ident, $storeu:ident,
         $set1_word:ident, $and:ident, $shift_left:ident, $cast:ident, $convert:ident,
         $load_half:ident, $widen_half:ident,
         $($more:item)*
@@ -87,6 +91,24 @@ macro_rules! implement {
             fn mul_lanes(a: $Vector, b: $Vector) -> $Vector {
                 // SAFETY: see the macro.
                 unsafe { $mul(a, b) }
+            }
+
+            #[inline(always)]
+            fn add_lanes(a: $Vector, b: $Vector) -> $Vector {
+                // SAFETY: see the macro.
+                unsafe { $add(a, b) }
+            }
+
+            #[inline(always)]
+            fn sub_lanes(a: $Vector, b: $Vector) -> $Vector {
+                // SAFETY: see the macro.
+                unsafe { $sub(a, b) }
+            }
+
+            #[inline(always)]
+            fn sum_bytes(bytes: &[i8; 32]) -> i32 {
+                // SAFETY: see the macro; every set has AVX2, and the array is as long as its register.
+                unsafe { sum_bytes(bytes) }
             }
 
             #[inline(always)]
@@ -154,10 +176,31 @@ fn upper_of_rounded(numbers: __m256) -> __m256i {
     }
 }
 
+/// The sum of bytes, of which the instruction sums eight at a time, without a sign.
+///
+/// By halves, as they are stored: a load of both would wait until both stores are in the cache.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sum_bytes(bytes: &[i8; 32]) -> i32 {
+    let sums = |bytes: *const i8| {
+        // SAFETY: each half of the array is as long as the register.
+        let bytes = unsafe { _mm_loadu_si128(bytes.cast()) };
+        _mm_sad_epu8(
+            _mm_xor_si128(bytes, _mm_set1_epi8(-128)),
+            _mm_setzero_si128(),
+        )
+    };
+    let (low, high) = bytes.split_at(16);
+    let sums = _mm_add_epi64(sums(low.as_ptr()), sums(high.as_ptr()));
+    let sum = _mm_add_epi64(sums, _mm_unpackhi_epi64(sums, sums));
+    _mm_cvtsi128_si32(sum) - 32 * 128
+}
+
 // 12 accumulators, 2 of B, 1 of a row and the mask are 16 registers.
 implement!(
     [] Avx2, __m256, 8 lanes, 6 rows,
-    _mm256_fmadd_ps, _mm256_mul_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+    _mm256_fmadd_ps, _mm256_mul_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_max_ps, _mm256_set1_ps,
+    _mm256_loadu_ps, _mm256_storeu_ps,
     _mm256_set1_epi32, _mm256_and_si256, _mm256_slli_epi32,
     _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm_loadu_si128, _mm256_cvtph_ps,
     const SET: InstructionSet = InstructionSet::Avx2;
@@ -190,6 +233,24 @@ implement!(
         }
     }
 
+    #[inline(always)]
+    fn add_pairs<const DISTANCE: usize>(vector: __m256) -> __m256 {
+        // SAFETY: see the macro.
+        unsafe {
+            let other = match DISTANCE {
+                1 => _mm256_permute_ps::<0b10_11_00_01>(vector),
+                2 => _mm256_permute_ps::<0b01_00_11_10>(vector),
+                _ => _mm256_permute2f128_ps::<1>(vector, vector),
+            };
+            let (sums, differences) = (_mm256_add_ps(other, vector), _mm256_sub_ps(other, vector));
+            match DISTANCE {
+                1 => _mm256_blend_ps::<0b1010_1010>(sums, differences),
+                2 => _mm256_blend_ps::<0b1100_1100>(sums, differences),
+                _ => _mm256_blend_ps::<0b1111_0000>(sums, differences),
+            }
+        }
+    }
+
     // As of `bf16::from_f32`: of a loop over a block the compiler makes single numbers.
     #[inline(always)]
     fn round_block(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
@@ -205,7 +266,8 @@ implement!(
 );
 implement!(
     [const VNNI: bool, const BF16: bool] Avx512<VNNI, BF16>, __m512, 16 lanes, 12 rows,
-    _mm512_fmadd_ps, _mm512_mul_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
+    _mm512_fmadd_ps, _mm512_mul_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_max_ps, _mm512_set1_ps,
+    _mm512_loadu_ps, _mm512_storeu_ps,
     _mm512_set1_epi32, _mm512_and_si512, _mm512_slli_epi32,
     _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm256_loadu_si256, _mm512_cvtph_ps,
     const SET: InstructionSet = InstructionSet::avx512(VNNI, BF16);
@@ -233,6 +295,46 @@ implement!(
             }
             p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0));
             _mm512_storeu_ps(numbers.as_mut_ptr(), _mm512_scalef_ps(p, x));
+        }
+    }
+
+    #[inline(always)]
+    fn add_pairs<const DISTANCE: usize>(vector: __m512) -> __m512 {
+        // SAFETY: see the macro.
+        unsafe {
+            let (other, upper) = match DISTANCE {
+                1 => (_mm512_permute_ps::<0b10_11_00_01>(vector), 0xaaaa),
+                2 => (_mm512_permute_ps::<0b01_00_11_10>(vector), 0xcccc),
+                4 => (_mm512_shuffle_f32x4::<0b10_11_00_01>(vector, vector), 0xf0f0),
+                _ => (_mm512_shuffle_f32x4::<0b01_00_11_10>(vector, vector), 0xff00),
+            };
+            _mm512_mask_sub_ps(_mm512_add_ps(other, vector), upper, other, vector)
+        }
+    }
+
+    #[inline(always)]
+    fn largest_magnitude(numbers: &[f32; 32]) -> f32 {
+        // SAFETY: see the macro; the array is two registers.
+        unsafe {
+            let magnitude = _mm512_set1_epi32(i32::MAX);
+            let first = _mm512_and_si512(_mm512_loadu_si512(numbers.as_ptr().cast()), magnitude);
+            let second = _mm512_loadu_si512(numbers.as_ptr().add(16).cast());
+            let largest = _mm512_max_epu32(first, _mm512_and_si512(second, magnitude));
+            f32::from_bits(_mm512_reduce_max_epu32(largest))
+        }
+    }
+
+    #[inline(always)]
+    fn round_to_bytes(numbers: &[f32; 32], factor: f32) -> [i8; 32] {
+        // SAFETY: see the macro; the array is two registers of numbers, and half of one as bytes.
+        unsafe {
+            let (factor, rounder) = (_mm512_set1_ps(factor), _mm512_set1_ps(ROUNDER));
+            let bytes = |numbers: *const f32| {
+                let scaled = _mm512_mul_ps(_mm512_loadu_ps(numbers), factor);
+                _mm512_cvtepi32_epi8(_mm512_castps_si512(_mm512_add_ps(scaled, rounder)))
+            };
+            let (low, high) = (bytes(numbers.as_ptr()), bytes(numbers.as_ptr().add(16)));
+            transmute::<__m256i, [i8; 32]>(_mm256_set_m128i(high, low))
         }
     }
 

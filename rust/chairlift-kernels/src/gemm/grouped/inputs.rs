@@ -61,9 +61,9 @@ impl<T: Element> Kernel for Widen<'_, T> {
 pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32; GROUP], words: &mut [u32]) {
     // A length that the compiler knows.
     let words = &mut words[..input_words::<I, F>()];
-    let scale = group_scale(numbers);
+    let scale = group_scale::<I>(numbers);
     // From memory: a compiler that has bytes in registers picks them out one by one.
-    let integers = round_group(numbers, scale);
+    let integers = round_group::<I>(numbers, scale);
     let integers = &opaque(std::slice::from_ref(&integers))[0];
     let (head, words) = words.split_at_mut(head_words::<F>());
     head[0] = scale.unit.to_bits();
@@ -71,7 +71,7 @@ pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32; GROUP], words: &mut 
         let len = GROUP / F::PARTS;
         let integers = &integers[part * len..(part + 1) * len];
         head[1 + part] = if F::HAS_MINIMA {
-            (sum(integers) as f32 * scale.unit).to_bits()
+            (sum::<I>(integers) as f32 * scale.unit).to_bits()
         } else {
             F::Quants::start::<I>(F::OFFSET, integers)
         };
