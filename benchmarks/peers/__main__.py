@@ -80,10 +80,12 @@ def main() -> None:
     print("\n\n".join(part for part in (head, table(comparisons), note) if part))
     if page is not None:
         name = mark_of(options)
+        # Tables of other requests in the same format refer to that of its section.
+        kept_note = note if name == options.dtype else ""
         document = put_between_marks(
             page.read_text(encoding="utf-8"),
             name,
-            lambda before: with_kept_rows(before, head, comparisons, note),
+            lambda before: with_kept_rows(before, head, comparisons, kept_note),
         )
         page.write_text(document, encoding="utf-8")
 

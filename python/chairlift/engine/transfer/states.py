@@ -1,7 +1,7 @@
 """Recurrent states in pieces of the size of a block, which move as further blocks of a prompt.
 
-A prompt of a hybrid can be continued behind its blocks only with the state behind the last of them.
-So that state follows the blocks: its pieces have the numbers behind theirs.
+A hybrid can continue a prompt behind its blocks only with the state behind the last of them. So
+that state follows the blocks: its pieces have the numbers behind theirs.
 """
 
 from typing import Self

@@ -16,8 +16,8 @@
 //! group with window   [ -  | -  | 3  | 5  ]
 //! ```
 //!
-//! Of a model with recurrent states, a prompt can be continued behind its blocks only with the state behind the last of them.
-//! That goes by a name of its own, and is inserted after the blocks.
+//! A model with recurrent states can continue a prompt behind its blocks only with the state behind the last of them. That
+//! state goes by a name of its own, and is inserted after the blocks.
 
 use super::{KvCache, block_table::BlockTable, prefix_cache::BlockHash};
 use crate::ids::{BlockId, NULL_BLOCK, Snapshot};
