@@ -15,7 +15,6 @@ from chairlift.v1 import generation_pb2 as pb
 from tests.chaos.figures import Figures, Scale
 from tests.chaos.served import Setup
 from tests.engine import tiny_model
-from tests.model import families
 from tests.server.connection import receive, start
 
 TINY = "tiny"
@@ -41,8 +40,7 @@ async def run(scale, lab):
         folder = None
         if model is not TINY:
             folder = str(lab.scratch / model.split(",")[0])
-            families.build(model, vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(folder)
-            tiny_model.write_tokenizer(Path(folder), tiny_model.VOCAB_SIZE - 10)
+            tiny_model.write_family(Path(folder), model)
         await lose(lab, folder, rounds, losses)
     others = ", ".join(model for model in ROUNDS[scale] if model is not TINY)
     return Figures(

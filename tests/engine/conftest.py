@@ -5,6 +5,7 @@ from chairlift.api.config import Dtype
 from chairlift.attention.cpu import CpuBackend
 from chairlift.attention.cpu_int8 import Int8CpuBackend
 from chairlift.engine.engine import Engine
+from chairlift.engine.transfer import imports
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.kv_cache import kv_bytes_per_block
 
@@ -29,6 +30,27 @@ def kv_blocks(tiny):
         return (num_blocks + 1) * kv_bytes_per_block(model, backend, 16)
 
     return size
+
+
+@pytest.fixture(scope="session")
+def family_folder(tmp_path_factory):
+    """Return the folder of a small model of a family, which is written once."""
+    folders = {}
+
+    def of(family):
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp("family")
+            tiny_model.write_family(folders[family], family)
+        return folders[family]
+
+    return of
+
+
+@pytest.fixture
+def transfers_anything(monkeypatch):
+    """Small models have short prompts, and compute each in less time than a call takes."""
+    monkeypatch.setattr(imports, "MIN_TOKENS", 16)
+    monkeypatch.setattr(imports, "MIN_SAVED_NS", 0)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import dataclasses
 
 from chairlift.api.types import PrefixCache, Request, Sampling, Stopping
 from chairlift.engine.prepare.block_export import BlockExport
-from chairlift.engine.roles import export_blocks
+from chairlift.engine.roles import export_blocks, import_blocks
 
 from tests.engine.drive import assert_empty, drain, end, greedy, run
 
@@ -38,6 +38,14 @@ class PrefillEngine:
 
     def close(self):
         pass
+
+
+def connect(make_engine, folder, *, is_strict=True, **settings):
+    """Build a decode engine before a prefill engine; return it, its imports and the latter."""
+    source = PrefillEngine(make_engine(folder, **settings))
+    engine = make_engine(folder, **settings)
+    stats = import_blocks(engine, lambda _layout, _size: source, is_strict=is_strict)
+    return engine, stats, source
 
 
 def answer(engine, prompt, **fields):

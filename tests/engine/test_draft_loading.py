@@ -11,7 +11,6 @@ from chairlift.engine.loading.load import replan_memory
 from tests.engine import tiny_encoder, tiny_model
 from tests.engine.drive import greedy, run, token_ids
 from tests.engine.test_draft_model import watch_passes
-from tests.model import families
 from tests.smollm2 import needs_smollm2
 
 
@@ -56,8 +55,7 @@ def models(tmp_path_factory, tiny):
         ("hybrid", "qwen3.5, heads that share keys"),
         ("windows", "gemma3, windows, two ropes"),
     ):
-        families.build(family, vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(root / name)
-        tiny_model.write_tokenizer(root / name, tiny_model.VOCAB_SIZE - 10)
+        tiny_model.write_family(root / name, family)
     return SimpleNamespace(tiny=tiny.folder, root=root)
 
 

@@ -21,7 +21,6 @@ from tests.engine.drive import (
     token_ids,
 )
 from tests.engine.test_faults import break_forward, poison_prompt
-from tests.model import families
 
 HYBRIDS = {
     "delta": "qwen3.5, heads that share keys",
@@ -39,8 +38,7 @@ def hybrid(request, tmp_path_factory):
     In the second each layer has all three.
     """
     folder = tmp_path_factory.mktemp("hybrid")
-    families.build(HYBRIDS[request.param], vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(folder)
-    tiny_model.write_tokenizer(folder, tiny_model.VOCAB_SIZE - 10)
+    tiny_model.write_family(folder, HYBRIDS[request.param])
     return folder
 
 

@@ -22,9 +22,7 @@ PROMPTS = tiny_model.prompts(vocab_size=350)
 def hybrid(request, tmp_path_factory):
     """Return the folder of a model; in that of `mamba` both ranks have heads of one group."""
     folder = tmp_path_factory.mktemp("hybrid")
-    model = families.build(HYBRIDS[request.param], vocab_size=tiny_model.VOCAB_SIZE)
-    families.save(model, folder)
-    tiny_model.write_tokenizer(folder, tiny_model.VOCAB_SIZE - 10)
+    tiny_model.write_family(folder, HYBRIDS[request.param])
     return folder
 
 

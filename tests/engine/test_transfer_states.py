@@ -9,7 +9,7 @@ from chairlift.engine.transfer import imports
 
 from tests.engine import prefill_engine, tiny_model
 from tests.engine.drive import assert_empty, end, token_ids
-from tests.engine.prefill_engine import NoServer, PrefillEngine, assert_transferred
+from tests.engine.prefill_engine import NoServer, assert_transferred
 from tests.model import families
 from tests.model.hybrid_table import HYBRIDS
 
@@ -18,38 +18,15 @@ LONG = [(7 * place) % 120 + 3 for place in range(170)]
 NUM_BLOCKS = (len(LONG) - 1) // 16
 
 
-@pytest.fixture(autouse=True)
-def long_is_worth_it(monkeypatch):
-    """The models have short prompts, and compute each in less time than a call takes."""
-    monkeypatch.setattr(imports, "MIN_TOKENS", 16)
-    monkeypatch.setattr(imports, "MIN_SAVED_NS", 0)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return the folder of a model, which is written once."""
-    folders = {}
-
-    def of(model):
-        if model not in folders:
-            folders[model] = tmp_path_factory.mktemp("hybrids")
-            built = families.build(model, vocab_size=tiny_model.VOCAB_SIZE)
-            families.save(built, folders[model])
-            tiny_model.write_tokenizer(folders[model], tiny_model.VOCAB_SIZE - 10)
-        return folders[model]
-
-    return of
+pytestmark = pytest.mark.usefixtures("transfers_anything")
 
 
 @pytest.fixture
-def decode(make_engine, folder):
-    """Build a decode engine of a hybrid; return it with its imports and prefill engine."""
+def decode(make_engine, family_folder):
+    """Connect a decode engine of a model, strict if not told otherwise, to a prefill engine."""
 
-    def make(model=MODEL, *, is_strict=True, **settings):
-        source = PrefillEngine(make_engine(folder(model), **settings))
-        engine = make_engine(folder(model), **settings)
-        stats = import_blocks(engine, lambda _layout, _size: source, is_strict=is_strict)
-        return engine, stats, source
+    def make(model=MODEL, **fields):
+        return prefill_engine.connect(make_engine, family_folder(model), **fields)
 
     return make
 
@@ -60,22 +37,24 @@ def answer(engine, prompt=LONG, **fields):
 
 @pytest.mark.parametrize("model", HYBRIDS)
 def test_a_prompt_that_another_engine_computed_gives_the_same_tokens(
-    make_engine, folder, decode, model
+    make_engine, family_folder, decode, model
 ):
-    expected = token_ids(answer(make_engine(folder(model))))
+    expected = token_ids(answer(make_engine(family_folder(model))))
     engine, stats, source = decode(model)
     events = answer(engine)
     assert token_ids(events) == expected
     assert_transferred(engine, stats, source, events, NUM_BLOCKS * 16)
 
 
-def test_a_prompt_that_begins_as_one_before_gives_the_same_tokens(make_engine, folder, decode):
+def test_a_prompt_that_begins_as_one_before_gives_the_same_tokens(
+    make_engine, family_folder, decode
+):
     """Both engines know blocks of its beginning without the state behind them."""
     engine, _, source = decode()
     answer(engine)
     for num_tokens in (40, 97, 160, 170):
         prompt = [*LONG[:num_tokens], *range(5, 60)]
-        expected = token_ids(answer(make_engine(folder(MODEL)), prompt))
+        expected = token_ids(answer(make_engine(family_folder(MODEL)), prompt))
         events = answer(engine, prompt)
         assert token_ids(events) == expected
         usage = end(events).usage
@@ -106,9 +85,9 @@ def test_a_prefill_engine_sends_the_state_that_it_has_cached(decode):
 
 @pytest.mark.parametrize("num_lost", [1, 2, 100])
 def test_without_the_whole_state_a_prompt_is_computed_or_fails(
-    make_engine, folder, decode, num_lost
+    make_engine, family_folder, decode, num_lost
 ):
-    expected = token_ids(answer(make_engine(folder(MODEL))))
+    expected = token_ids(answer(make_engine(family_folder(MODEL))))
     engine, stats, source = decode(is_strict=False)
     strict, _, other = decode()
     for receiver in (source, other):
@@ -124,8 +103,8 @@ def test_without_the_whole_state_a_prompt_is_computed_or_fails(
         assert_empty(idle)
 
 
-def test_a_state_that_comes_before_the_blocks_waits_for_them(make_engine, folder, decode):
-    expected = token_ids(answer(make_engine(folder(MODEL))))
+def test_a_state_that_comes_before_the_blocks_waits_for_them(make_engine, family_folder, decode):
+    expected = token_ids(answer(make_engine(family_folder(MODEL))))
     engine, stats, source = decode()
     source.deliver = lambda wanted, blocks: [
         wanted.put(block.number, block.data) for block in reversed(blocks)
@@ -152,10 +131,12 @@ def test_a_state_follows_all_blocks_so_that_it_waits_for_none(decode):
     assert all(found == list(range(len(found))) for found in numbers)
 
 
-def test_states_on_their_way_hold_no_more_than_all_may(make_engine, folder, decode, monkeypatch):
+def test_states_on_their_way_hold_no_more_than_all_may(
+    make_engine, family_folder, decode, monkeypatch
+):
     """There is room for none: the prompt is computed."""
     monkeypatch.setattr(imports, "HeldBytes", lambda: HeldBytes(max_bytes=1))
-    expected = token_ids(answer(make_engine(folder(MODEL))))
+    expected = token_ids(answer(make_engine(family_folder(MODEL))))
     engine, stats, _ = decode(is_strict=False)
     events = answer(engine)
     assert token_ids(events) == expected
@@ -187,8 +168,8 @@ def test_a_model_with_another_recurrence_has_another_layout(make_engine, tmp_pat
     assert layouts[0] != layouts[1]
 
 
-def test_a_role_without_memory_for_states_is_refused(make_engine, folder):
-    engine = make_engine(folder(MODEL), state_snapshots=0)
+def test_a_role_without_memory_for_states_is_refused(make_engine, family_folder):
+    engine = make_engine(family_folder(MODEL), state_snapshots=0)
     reason = "a model with recurrent states and no state_snapshots"
     with pytest.raises(ConfigError, match=f"role: expected none for {reason}"):
         import_blocks(engine, lambda _layout, _size: NoServer(), is_strict=False)

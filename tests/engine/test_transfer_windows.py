@@ -2,13 +2,10 @@
 
 import pytest
 from chairlift.api.types import Failed
-from chairlift.engine.roles import import_blocks
-from chairlift.engine.transfer import imports
 
-from tests.engine import prefill_engine, tiny_model
+from tests.engine import prefill_engine
 from tests.engine.drive import assert_empty, drain, end, greedy, token_ids
-from tests.engine.prefill_engine import PrefillEngine, assert_transferred
-from tests.model import families
+from tests.engine.prefill_engine import assert_transferred
 
 ALTERNATING = "qwen3, alternating window, wide heads, biases"
 ALL = "mistral, window"
@@ -25,37 +22,15 @@ LONG = [(7 * place) % 120 + 3 for place in range(170)]
 NUM_BLOCKS = (len(LONG) - 1) // 16
 
 
-@pytest.fixture(autouse=True)
-def long_is_worth_it(monkeypatch):
-    """The models have short prompts, and compute each in less time than a call takes."""
-    monkeypatch.setattr(imports, "MIN_TOKENS", 16)
-    monkeypatch.setattr(imports, "MIN_SAVED_NS", 0)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return the folder of a model, which is written once."""
-    folders = {}
-
-    def of(model):
-        if model not in folders:
-            folders[model] = tmp_path_factory.mktemp("windows")
-            families.build(model, vocab_size=tiny_model.VOCAB_SIZE).save_pretrained(folders[model])
-            tiny_model.write_tokenizer(folders[model], tiny_model.VOCAB_SIZE - 10)
-        return folders[model]
-
-    return of
+pytestmark = pytest.mark.usefixtures("transfers_anything")
 
 
 @pytest.fixture
-def decode(make_engine, folder):
-    """Build a strict decode engine of a model; return it with its imports and prefill engine."""
+def decode(make_engine, family_folder):
+    """Connect a decode engine of a model, strict if not told otherwise, to a prefill engine."""
 
-    def make(model, *, is_strict=True, **settings):
-        source = PrefillEngine(make_engine(folder(model), **settings))
-        engine = make_engine(folder(model), **settings)
-        stats = import_blocks(engine, lambda _layout, _size: source, is_strict=is_strict)
-        return engine, stats, source
+    def make(model, **fields):
+        return prefill_engine.connect(make_engine, family_folder(model), **fields)
 
     return make
 
@@ -66,9 +41,9 @@ def answer(engine, prompt=LONG, **fields):
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_a_prompt_that_another_engine_computed_gives_the_same_tokens(
-    make_engine, folder, decode, model
+    make_engine, family_folder, decode, model
 ):
-    expected = token_ids(answer(make_engine(folder(model))))
+    expected = token_ids(answer(make_engine(family_folder(model))))
     engine, stats, source = decode(model)
     events = answer(engine)
     assert token_ids(events) == expected
@@ -86,10 +61,10 @@ def test_of_a_window_only_the_blocks_that_the_last_token_sees_are_moved(decode):
 @pytest.mark.parametrize("num_tokens", [17, 19, 20, 21, 32, 33, 36, 37, 49])
 @pytest.mark.parametrize("model", [ALTERNATING, ALL], ids=["alternating", "all"])
 def test_a_prompt_that_ends_within_at_and_after_the_window_gives_the_same_tokens(
-    make_engine, folder, decode, model, num_tokens
+    make_engine, family_folder, decode, model, num_tokens
 ):
     prompt = LONG[:num_tokens]
-    expected = token_ids(answer(make_engine(folder(model)), prompt))
+    expected = token_ids(answer(make_engine(family_folder(model)), prompt))
     engine, _, _ = decode(model)
     events = answer(engine, prompt)
     assert token_ids(events) == expected
@@ -98,14 +73,14 @@ def test_a_prompt_that_ends_within_at_and_after_the_window_gives_the_same_tokens
 
 @pytest.mark.parametrize("model", [ALTERNATING, ALL], ids=["alternating", "all"])
 def test_a_prompt_that_begins_as_one_before_gives_the_same_tokens(
-    make_engine, folder, decode, model
+    make_engine, family_folder, decode, model
 ):
     """The prefill engine knows the beginning without the window behind it, or with it."""
     engine, _, source = decode(model)
     answer(engine)
     for num_tokens in (40, 97, 160, 170):
         prompt = [*LONG[:num_tokens], *range(5, 60)]
-        expected = token_ids(answer(make_engine(folder(model)), prompt))
+        expected = token_ids(answer(make_engine(family_folder(model)), prompt))
         events = answer(engine, prompt)
         assert token_ids(events) == expected
         usage = end(events).usage
@@ -115,8 +90,8 @@ def test_a_prompt_that_begins_as_one_before_gives_the_same_tokens(
 
 
 @pytest.mark.parametrize("model", [ALTERNATING, ALL], ids=["alternating", "all"])
-def test_what_does_not_come_is_computed_or_fails(make_engine, folder, decode, model):
-    expected = token_ids(answer(make_engine(folder(model))))
+def test_what_does_not_come_is_computed_or_fails(make_engine, family_folder, decode, model):
+    expected = token_ids(answer(make_engine(family_folder(model))))
     engine, stats, source = decode(model, is_strict=False)
     strict, _, other = decode(model)
     for receiver in (source, other):

@@ -8,6 +8,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tests.model import families
+
 VOCAB_SIZE = 390
 """Wider than the tokenizer, as in many checkpoints."""
 MAX_MODEL_LEN = 256
@@ -47,6 +49,12 @@ def write(folder, seed=0):
     model.save_pretrained(folder)
     write_tokenizer(folder, VOCAB_SIZE - 10, pre_tokenizers.ByteLevel.alphabet())
     return model
+
+
+def write_family(folder, family):
+    """Write a small model of a family with a tokenizer; `family` is a key of its table."""
+    families.save(families.build(family, vocab_size=VOCAB_SIZE), folder)
+    write_tokenizer(folder, VOCAB_SIZE - 10)
 
 
 def write_tokenizer(folder, vocab_size, alphabet=()):

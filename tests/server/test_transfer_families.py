@@ -8,7 +8,6 @@ from chairlift.v1 import transfer_pb2 as pb
 from chairlift.v1 import transfer_pb2_grpc
 
 from tests.engine import tiny_model
-from tests.model import families
 from tests.server.connection import start, until
 
 LONG = [(7 * place) % 120 + 3 for place in range(170)]
@@ -32,9 +31,7 @@ MODELS = {
 @pytest.fixture(params=MODELS.values(), ids=MODELS)
 def folder(request, tmp_path):
     """Return the folder of a model: windows in some of its layers, or in all, or states."""
-    model = families.build(request.param, vocab_size=tiny_model.VOCAB_SIZE)
-    model.save_pretrained(tmp_path / "model")
-    tiny_model.write_tokenizer(tmp_path / "model", tiny_model.VOCAB_SIZE - 10)
+    tiny_model.write_family(tmp_path / "model", request.param)
     return tmp_path / "model"
 
 

@@ -7,12 +7,12 @@
 //! A held request is suspended: deadlines, cancels and changes hold for it as for any suspended one, and it never has a row.
 //! What is inserted is an entry of the prefix cache: if it is evicted before the request is admitted, it is computed.
 
-use super::Scheduler;
+use super::{Scheduler, slots::Slots};
 use crate::{
     cost_model::Work,
     ids::{BlockId, NULL_BLOCK, Nanos, RequestId, Slot, Snapshot},
     kv_cache::{BlockUse, Inserted, MissingBlocks, StateUse},
-    request::{Origin, State},
+    request::{Origin, Request, State},
 };
 
 impl Scheduler {
@@ -93,11 +93,7 @@ impl Scheduler {
         first: usize,
         count: usize,
     ) -> Option<Vec<BlockId>> {
-        let slot = self.slots.first_sequence(request)?;
-        let request = self.slots.live(slot);
-        if !request.is_held {
-            return None;
-        }
+        let request = held(&mut self.slots, request)?;
         if count == 0 {
             return Some(Vec::new());
         }
@@ -119,11 +115,7 @@ impl Scheduler {
     ///
     /// None if the request is not held any more, or if there is nothing to fill.
     pub fn insert_state(&mut self, request: RequestId) -> Option<Snapshot> {
-        let slot = self.slots.first_sequence(request)?;
-        let request = self.slots.live(slot);
-        if !request.is_held {
-            return None;
-        }
+        let request = held(&mut self.slots, request)?;
         self.kv.insert_state(&request.table, &request.tokens)
     }
 
@@ -133,4 +125,10 @@ impl Scheduler {
         let state = self.request(slot).state;
         (state == State::Waiting(Origin::Fresh)).then_some(slot)
     }
+}
+
+/// A request that is held.
+fn held(slots: &mut Slots, request: RequestId) -> Option<&mut Request> {
+    let slot = slots.first_sequence(request)?;
+    Some(slots.live(slot)).filter(|request| request.is_held)
 }

@@ -11,6 +11,7 @@
 use crate::isa::{
     Isa,
     dispatch::{Kernel, dispatch},
+    portable::add_pairs,
 };
 use crate::{RowsMut, gemm::quantize::GROUP};
 
@@ -95,19 +96,6 @@ fn rotate_block<I: Isa>(block: &mut [f32; BLOCK]) {
 fn sixteen(numbers: &[f32; 16]) -> [f32; 16] {
     let numbers = add_pairs::<4, 16>(&add_pairs::<8, 16>(numbers));
     add_pairs::<1, 16>(&add_pairs::<2, 16>(&numbers))
-}
-
-/// Sums and differences of numbers that are so far apart: each beside the other of its pair.
-#[inline(always)]
-fn add_pairs<const DISTANCE: usize, const N: usize>(numbers: &[f32; N]) -> [f32; N] {
-    std::array::from_fn(|place| {
-        let other = numbers[place ^ DISTANCE];
-        if place & DISTANCE == 0 {
-            numbers[place] + other
-        } else {
-            other - numbers[place]
-        }
-    })
 }
 
 #[cfg(test)]

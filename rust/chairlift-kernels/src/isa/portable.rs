@@ -18,6 +18,19 @@ pub(crate) fn round_to_byte(number: f32) -> i8 {
     bits as u8 as i8
 }
 
+/// [`Isa::add_pairs`] of an array.
+#[inline(always)]
+pub(crate) fn add_pairs<const DISTANCE: usize, const N: usize>(numbers: &[f32; N]) -> [f32; N] {
+    std::array::from_fn(|place| {
+        let other = numbers[place ^ DISTANCE];
+        if place & DISTANCE == 0 {
+            numbers[place] + other
+        } else {
+            other - numbers[place]
+        }
+    })
+}
+
 /// The largest magnitude of some numbers; NaN if one is.
 #[inline(always)]
 pub(crate) fn largest_magnitude<T: Element>(numbers: &[T]) -> f32 {
@@ -104,14 +117,7 @@ impl<const LANES: usize, const DOT: bool> Isa for Plain<LANES, DOT> {
 
     #[inline(always)]
     fn add_pairs<const DISTANCE: usize>(vector: Self::Vector) -> Self::Vector {
-        std::array::from_fn(|lane| {
-            let other = vector[lane ^ DISTANCE];
-            if lane & DISTANCE == 0 {
-                vector[lane] + other
-            } else {
-                other - vector[lane]
-            }
-        })
+        add_pairs::<DISTANCE, LANES>(&vector)
     }
 
     #[inline(always)]
