@@ -1,29 +1,42 @@
 """Two ranks of one thread beside one process with two: `python -m benchmarks.ranks --model FOLDER`.
 
-A process of its own for each way, in turns: tokens per second of decode steps with 1 and 16 rows,
-and seconds of a prompt of 2,000 tokens. Then what the ranks exchange: the bytes of a step, and the
-time of a gather between two processes that do nothing else. One line of JSON each.
+The ranks share memory (`memory`), or have connections of this machine as if they were on two hosts
+(`hosts`). A process of its own for each way, in turns: tokens per second of decode steps with 1 and
+16 rows, and seconds of a prompt of 2,000 tokens. Then what the ranks exchange: the bytes of a step,
+and the time of a gather between two ranks that do nothing else. One line of JSON each.
 """
 
 import argparse
 import json
 import multiprocessing
 import os
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from chairlift import Engine
+from chairlift import Engine, _core
 from chairlift.api.choices import Quantize
+from chairlift.api.config import EngineSettings
 from chairlift.api.types import Request, Sampling, Stopping, Tokens
+from chairlift.engine.ranks.lead import SPIN_S
 from chairlift.engine.ranks.segment import Layout
 from chairlift.model.config import ModelConfig
 
 NUM_RANKS = 2
+COMMON: EngineSettings = {
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 512,
+    "prefix_cache": False,
+    "drafts": "off",
+}
+WAYS = ONE, MEMORY, HOSTS = "one", "memory", "hosts"
 NUM_PROMPT = 2000
 NUM_STEPS = 48
 NUM_GATHERS = 5000
@@ -36,46 +49,73 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="folder")
     parser.add_argument("--quantize", default="none")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ranks", type=int, help="measure one way, in this process")
+    parser.add_argument("--way", choices=WAYS, help="measure one way, in this process")
     options = parser.parse_args()
-    if options.ranks is not None:
-        print(json.dumps(measure(options.model, options.ranks, options.quantize)))
+    if options.way is not None:
+        print(json.dumps(measure(options.model, options.way, options.quantize)))
         return
-    found: dict[int, list[dict[str, float]]] = {1: [], NUM_RANKS: []}
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(options.rounds):
-        for ranks, rounds in found.items():
-            command = [sys.executable, "-m", "benchmarks.ranks", "--ranks", str(ranks)]
+        for way, rounds in found.items():
+            command = [sys.executable, "-m", "benchmarks.ranks", "--way", way]
             command += ["--model", str(options.model), "--quantize", options.quantize]
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             rounds.append(json.loads(output.splitlines()[-1]))
-            print(json.dumps({"ranks": ranks, **rounds[-1]}), flush=True)
-    for name in found[1][0]:
-        pairs = zip(found[1], found[NUM_RANKS], strict=True)
-        # Seconds are the other way round: more than 1 is faster.
-        ratios = [
-            one[name] / ranks[name] if name.endswith("_s") else ranks[name] / one[name]
-            for one, ranks in pairs
-        ]
-        line = {"figure": name, "ratio": statistics.median(ratios)}
-        print(json.dumps(line | {"min": min(ratios), "max": max(ratios)}), flush=True)
+            print(json.dumps({"way": way, **rounds[-1]}), flush=True)
+    for way in WAYS[1:]:
+        for name in found[way][0]:
+            pairs = zip(found[ONE], found[way], strict=True)
+            # Seconds are the other way round: more than 1 is faster.
+            ratios = [
+                one[name] / ranks[name] if name.endswith("_s") else ranks[name] / one[name]
+                for one, ranks in pairs
+            ]
+            line = {"way": way, "figure": name, "ratio": statistics.median(ratios)}
+            print(json.dumps(line | {"min": min(ratios), "max": max(ratios)}), flush=True)
     config = ModelConfig.load(options.model)
     for rows in (1, 16):
         line = {"rows": rows, "gathers": num_gathers(config), "bytes": rows * row_bytes(config)}
-        print(json.dumps(line | {"gather_us": gather_us(rows, config.spec.hidden_size)}))
+        for way, between in ((MEMORY, in_memory), (HOSTS, over_connections)):
+            line[f"gather_us_{way}"] = between(rows, config.spec.hidden_size)
+        print(json.dumps(line))
 
 
-def measure(model: Path, num_ranks: int, quantize: str) -> dict[str, float]:
+@contextmanager
+def settings_of(way: str, model: Path) -> Iterator[EngineSettings]:
+    """Give the settings of an engine of one way; a rank of another host lives in this context."""
+    if way != HOSTS:
+        yield {"tensor_parallel": NUM_RANKS if way == MEMORY else 1, "num_threads": NUM_RANKS}
+        return
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
+        key = Path(folder) / "key"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(32))
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        server.close()
+        command = [sys.executable, "-m", "chairlift", "rank", str(model), "--num-threads", "1"]
+        command += ["--rank", "1", "--leader", address, "--rank-key", str(key)]
+        other = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            yield {
+                "tensor_parallel": NUM_RANKS,
+                "num_threads": 1,
+                "rank_listen": address,
+                "rank_key": str(key),
+            }
+        finally:
+            other.kill()
+            other.wait()
+
+
+def measure(model: Path, way: str, quantize: str) -> dict[str, float]:
     """Return the figures of one way."""
-    engine = Engine(
-        model,
-        tensor_parallel=num_ranks,
-        num_threads=NUM_RANKS,
-        quantize=Quantize(quantize),
-        max_num_seqs=16,
-        max_num_batched_tokens=512,
-        prefix_cache=False,
-        drafts="off",
-    )
+    with settings_of(way, model) as settings:
+        return figures_of(model, {**settings, **COMMON, "quantize": Quantize(quantize)})
+
+
+def figures_of(model: Path, settings: EngineSettings) -> dict[str, float]:
+    """Return the figures of an engine."""
+    engine = Engine(model, **settings)
     found = {}
     for rows in (1, 16):
         found[f"decode_{rows}"] = decode(engine, rows)
@@ -140,29 +180,49 @@ def row_bytes(config: ModelConfig) -> int:
     return numbers * config.dtype.itemsize + 4 * spec.vocab_size
 
 
-def gather_us(rows: int, width: int) -> float:
-    """Return the microseconds of a gather of two processes that do nothing else."""
+def in_memory(rows: int, width: int) -> float:
+    """Return the microseconds of a gather of two processes that share memory."""
     layout = Layout(NUM_RANKS, 16)
     descriptor = layout.create()
+
+    def group(rank: int) -> _core.RankGroup:
+        return layout.open(descriptor, rank, SPIN_S, _PATIENCE_S)
+
+    return _gather_us(group, rows, width)
+
+
+def over_connections(rows: int, width: int) -> float:
+    """Return the microseconds of a gather of two processes with a connection."""
+    key = os.urandom(32)
+    listener = _core.RankListener("127.0.0.1:0", key)
+    limits = _PATIENCE_S, SPIN_S, _PATIENCE_S
+
+    def group(rank: int) -> _core.RankGroup:
+        if rank == 0:
+            return listener.meet(NUM_RANKS, *limits)
+        return _core.RankGroup.join(listener.address, key, rank, *limits)
+
+    return _gather_us(group, rows, width)
+
+
+def _gather_us(group: Callable[[int], _core.RankGroup], rows: int, width: int) -> float:
     other = multiprocessing.get_context("fork").Process(
-        target=_gathers, args=(layout, descriptor, 1, rows, width)
+        target=_gathers, args=(group, 1, rows, width)
     )
     other.start()
-    took = _gathers(layout, descriptor, 0, rows, width)
+    took = _gathers(group, 0, rows, width)
     other.join(_PATIENCE_S)
-    os.close(descriptor)
     return 1e6 * took / NUM_GATHERS
 
 
-def _gathers(layout: Layout, descriptor: int, rank: int, rows: int, width: int) -> float:
-    group = layout.open(descriptor, rank, 50e-6, _PATIENCE_S)
+def _gathers(group: Callable[[int], _core.RankGroup], rank: int, rows: int, width: int) -> float:
+    met = group(rank)
+    part, whole = torch.zeros(rows, width // NUM_RANKS), torch.zeros(rows, width)
     widths = [width // NUM_RANKS] * NUM_RANKS
-    x, out = torch.zeros(rows, widths[rank]), torch.zeros(rows, sum(widths))
-    # The other process takes its time to begin.
-    group.gather(x, out, widths)
+    met.gather(part, whole, widths)
     began = time.perf_counter()
     for _ in range(NUM_GATHERS):
-        group.gather(x, out, widths)
+        met.gather(part, whole, widths)
     return time.perf_counter() - began
 
 

@@ -99,6 +99,7 @@ __all__ = [
     "PromptEvent",
     "RankError",
     "RankGroup",
+    "RankListener",
     "Recording",
     "Refused",
     "Router",
@@ -1561,7 +1562,7 @@ def num_rank_words(num_ranks: int) -> int:
 
 @final
 class RankGroup:
-    """One rank's view of the memory that the processes of a model share.
+    """One rank of the processes that compute a model; see `RankListener` for other hosts.
 
     `gather` and `send` wait for the other ranks with a bound, `receive` as long as it takes; none
     of them holds the GIL meanwhile.
@@ -1576,7 +1577,7 @@ class RankGroup:
         spin_s: float,
         timeout_s: float,
     ) -> Self:
-        """Takes views of the memory.
+        """Takes views of the memory that ranks of one machine share.
 
         Args:
             words: int32 `[num_rank_words(num_ranks)]`, zeros when the first rank comes.
@@ -1623,6 +1624,68 @@ class RankGroup:
     @property
     def fault(self) -> str | None:
         """Why the group has ended; None while it has not."""
+
+    @staticmethod
+    def join(
+        leader: str,
+        key: bytes,
+        rank: int,
+        join_timeout_s: float,
+        spin_s: float,
+        timeout_s: float,
+    ) -> RankGroup:
+        """Joins a group whose rank 0 listens on another host.
+
+        Args:
+            leader: Where, `HOST:PORT`.
+            key: That of rank 0.
+            rank: The number of this one.
+            join_timeout_s: How long it waits for ranks that have not joined.
+            spin_s: How long it waits before it sleeps.
+            timeout_s: How long it waits for another rank that computes.
+
+        Raises:
+            RankError: Rank 0 does not listen, or the others do not join in time.
+            ValueError: Rank 0 has another key, or does not expect such a rank.
+        """
+
+    def tell(self, rank: int, text: str) -> None:
+        """Sends a text to one rank on another host, which must `hear` it.
+
+        Raises:
+            RankError: The group has ended.
+        """
+
+    def hear(self, rank: int, timeout_s: float) -> str:
+        """Waits for a text of one rank on another host.
+
+        Raises:
+            RankError: The group has ended, or the rank says nothing in time.
+        """
+
+@final
+class RankListener:
+    """Where rank 0 waits for ranks of other hosts."""
+
+    def __new__(cls, address: str, key: bytes) -> Self:
+        """Listens on an address, `HOST:PORT`.
+
+        Raises:
+            OSError: It cannot.
+        """
+
+    @property
+    def address(self) -> str:
+        """Where it listens, also where port 0 asked for any."""
+
+    def meet(
+        self, num_ranks: int, join_timeout_s: float, spin_s: float, timeout_s: float
+    ) -> RankGroup:
+        """Waits until all other ranks have joined; see `RankGroup.join`.
+
+        Raises:
+            RankError: One does not join in time, or ends.
+        """
 
 @final
 class Recording:

@@ -49,7 +49,10 @@ def pods():
         if document["kind"] in ("Deployment", "LeaderWorkerSet", "LLMInferenceService"):
             spec = document["spec"]
             if document["kind"] == "LeaderWorkerSet":
-                yield document["kind"], spec["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+                for name in ("leaderTemplate", "workerTemplate"):
+                    if name in spec["leaderWorkerTemplate"]:
+                        group = document["metadata"]["name"], name
+                        yield " ".join(group), spec["leaderWorkerTemplate"][name]["spec"]
             elif document["kind"] == "LLMInferenceService":
                 yield document["kind"], spec["template"]
             else:
@@ -60,13 +63,14 @@ def servers():
     """Containers that run a server, with their pod and its name."""
     for name, pod in pods():
         for container in pod["containers"] + pod.get("initContainers", []):
-            if container["image"].startswith("chairlift:"):
+            if container["image"].startswith("chairlift:") and container["args"][0] != "rank":
                 yield name, pod, container
 
 
 SERVERS = list(servers())
 NAMES = [name for name, _, _ in SERVERS]
-POOLED = [entry for entry in SERVERS if entry[0] not in ("chairlift", "application")]
+UNPOOLED = ("chairlift", "application", "chairlift-hosts leaderTemplate")
+POOLED = [entry for entry in SERVERS if entry[0] not in UNPOOLED]
 
 
 def test_every_kind_is_of_kubernetes_or_has_a_schema_here():
@@ -175,6 +179,8 @@ def test_pods_in_resources_of_others_are_checked_as_those_of_kubernetes():
     assert checked == [
         ("LeaderWorkerSet", "spec.leaderWorkerTemplate.workerTemplate.spec"),
         ("LLMInferenceService", "spec.template"),
+        ("LeaderWorkerSet", "spec.leaderWorkerTemplate.leaderTemplate.spec"),
+        ("LeaderWorkerSet", "spec.leaderWorkerTemplate.workerTemplate.spec"),
     ]
 
 
@@ -216,7 +222,10 @@ def test_ports_labels_and_names_of_all_parts_agree():
     pool = only("InferencePool")["spec"]
     (target,) = pool["targetPorts"]
     assert target["number"] == 8000
-    deployment, group = only("Deployment", "chairlift-pool"), only("LeaderWorkerSet")
+    deployment, group = (
+        only("Deployment", "chairlift-pool"),
+        only("LeaderWorkerSet", "chairlift-pool"),
+    )
     templates = [
         deployment["spec"]["template"],
         group["spec"]["leaderWorkerTemplate"]["workerTemplate"],
@@ -227,7 +236,7 @@ def test_ports_labels_and_names_of_all_parts_agree():
         assert pool["selector"]["matchLabels"].items() <= labels.items()
         assert labels["llm-d.ai/engine-type"] == engine["name"]
         assert notes["prometheus.io/port"] == str(target["number"])
-    policy = only("NetworkPolicy")["spec"]
+    policy = only("NetworkPolicy", "chairlift-pool")["spec"]
     assert policy["podSelector"]["matchLabels"] == pool["selector"]["matchLabels"]
     assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == [8000]
     service = only("Service", pool["endpointPickerRef"]["name"])["spec"]
@@ -239,6 +248,29 @@ def test_ports_labels_and_names_of_all_parts_agree():
     assert f"--grpc-port={service['ports'][0]['port']}" in arguments
     scaled = only("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
     assert scaled["name"] == deployment["metadata"]["name"]
+
+
+def test_a_group_of_hosts_is_of_one_piece(tmp_path):
+    group = only("LeaderWorkerSet", "chairlift-hosts")["spec"]["leaderWorkerTemplate"]
+    leader, worker = (group[f"{name}Template"] for name in ("leader", "worker"))
+    (server,), (rank,) = (template["spec"]["containers"] for template in (leader, worker))
+    given = {entry["name"]: entry["value"] for entry in server["env"]}
+    assert given["CHAIRLIFT_TENSOR_PARALLEL"] == str(group["size"])
+    # The worker takes what Kubernetes and its variables give: it misses the key alone.
+    variables = {entry["name"]: entry["value"] for entry in rank["env"]}
+    assert variables["CHAIRLIFT_RANK_KEY"] == given["CHAIRLIFT_RANK_KEY"]
+    variables |= {"LWS_LEADER_ADDRESS": "chairlift-hosts-0", "LWS_WORKER_INDEX": "1"}
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("CHAIRLIFT_")}
+    ran = run_python("-m", "chairlift", *rank["args"], env=plain | variables, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "/key/ranks.key: No such file or directory" in ran.stderr
+    labels = leader["metadata"]["labels"]
+    service = only("Service", "chairlift-hosts-server")["spec"]
+    assert service["selector"].items() <= labels.items()
+    policy = only("NetworkPolicy", "chairlift-hosts")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    open_ports = {port["port"] for rule in policy["ingress"] for port in rule.get("ports", [])}
+    assert open_ports == {port["port"] for port in service["ports"]}
 
 
 def test_the_route_names_what_the_server_serves_and_nothing_more():

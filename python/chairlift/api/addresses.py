@@ -6,6 +6,9 @@ from typing import Final
 
 from chairlift.api.errors import ConfigError
 
+RANK_PORT: Final = 50070
+"""Where rank 0 of a model on several hosts listens, unless a port is given."""
+
 _OF_GRPC: Final = re.compile(r"(unix|unix-abstract|dns|ipv4|ipv6|vsock|xds):.", re.DOTALL)
 """Names that gRPC itself resolves, such as dns:///HOST:PORT."""
 
@@ -44,6 +47,20 @@ def checked_address(address: object, option: str = "address") -> str:
     shown = repr(address if len(address) <= 100 else address[:99] + "…")
     hints = [hint for pattern, hint in _HINTS if re.fullmatch(pattern, address)]
     raise _bad(": ".join([shown, *hints[:1]]), option)
+
+
+def rank_address(address: str, option: str) -> str:
+    """Return the address of rank 0, with a port where it has none.
+
+    Raises:
+        ConfigError: The address is malformed, or not of TCP.
+    """
+    if re.fullmatch(_HOST, address):
+        address = f"{address}:{RANK_PORT}"
+    if _OF_GRPC.match(address):
+        message = f"{option}: expected HOST or HOST:PORT, got {address!r}"
+        raise ConfigError(message)
+    return checked_address(address, option)
 
 
 def _bad(got: str, option: str) -> ConfigError:

@@ -178,8 +178,14 @@ class EngineConfig(BaseModel):
     """Threads of the kernels; default: the cores this process may use."""
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that compute the model together, each some columns of every layer: the same
-    answers; they share the threads and the memory that the settings name. See
+    answers; on one machine they share the threads and the memory that the settings name. See
     docs/internals/ranks.md."""
+    rank_listen: str | None = None
+    """Address on which the other processes join from other hosts (`chairlift rank`), such as
+    0.0.0.0:50070, on a private network: what they send is not encrypted; default: all are on this
+    machine."""
+    rank_key: str | None = None
+    """File with 32 secret bytes or more, the same on all these hosts."""
     tool_format: Annotated[ToolFormat, _BY_NAME] = ToolFormat.AUTO
     """How the model writes function calls; auto: by its chat template. One that is named also gives
     tools to a model whose template takes none."""
@@ -198,6 +204,11 @@ class EngineConfig(BaseModel):
         if self.drafts is Drafts.OFF:
             return 0
         return min(_MAX_STEP_DRAFTS, max(0, self.max_num_batched_tokens - self.max_num_seqs))
+
+    @property
+    def num_local_ranks(self) -> int:
+        """Return how many processes compute the model on this machine."""
+        return 1 if self.rank_listen is not None else self.tensor_parallel
 
     @property
     def num_adapter_slots(self) -> int:
@@ -249,6 +260,8 @@ class EngineSettings(TypedDict, total=False):
     max_adapter_rank: int
     num_threads: int | None
     tensor_parallel: int
+    rank_listen: str | None
+    rank_key: str | None
     tool_format: (
         ToolFormat
         | Literal["auto", "none", "hermes", "qwen3-coder", "llama3-json", "mistral", "harmony"]

@@ -15,6 +15,7 @@ from chairlift.cli import (
     models,
     plan,
     quantize,
+    rank,
     replay,
     rerank,
     serve,
@@ -56,6 +57,7 @@ add_command(app, "demo", demo.demo)
 add_command(app, "top", top.top)
 add_command(app, "models", models.models)
 add_command(app, "plan", plan.plan)
+add_command(app, "rank", rank.rank)
 add_command(app, "quantize", quantize.quantize)
 add_command(app, "replay", replay.replay)
 add_command(app, "timeline", timeline.timeline)

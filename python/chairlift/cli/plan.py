@@ -102,7 +102,7 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     if config.draft is not None:
         check_tokenizers(folder, Tokenizer.load(folder), resolve_model(config.draft))
     num_ranks = config.tensor_parallel
-    limit = memory_limit() // num_ranks if free is None else free
+    limit = memory_limit() // config.num_local_ranks if free is None else free
     unsupported_reason = _unsupported_reason(
         memory.total_bytes,
         limit,

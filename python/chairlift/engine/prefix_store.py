@@ -13,19 +13,16 @@ copies memory alone.
 
 import hashlib
 import logging
-import os
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from torch import Tensor
 
 from chairlift import _core
 from chairlift.api.config import EngineConfig
-from chairlift.api.errors import ConfigError, ModelError
-from chairlift.checkpoints.files.fields import open_regular
+from chairlift.api.errors import ConfigError
+from chairlift.checkpoints.files.key_file import read_key
 from chairlift.engine.loading.loaded import LoadedModel
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.transfer.layout import layout_of, pool_bytes
@@ -33,8 +30,6 @@ from chairlift.engine.transfer.settings import check_settings
 
 logger = logging.getLogger(__name__)
 
-_MIN_KEY_BYTES: Final = 32
-_MAX_KEY_BYTES: Final = 4096
 _MAX_PLACED: Final = 64
 """Blocks that are copied into the pool between two steps, over all loads."""
 _MIN_LOAD_NS: Final = 50_000_000
@@ -76,34 +71,12 @@ def store_keys(config: EngineConfig) -> StoreKeys | None:
             message = f"{name}: expected a value beside prefix_store, got none"
             raise ConfigError(message)
     check_settings(config, "prefix_store")
-    secret = _read_secret(str(config.prefix_store_key))
+    secret = read_key("prefix_store_key", str(config.prefix_store_key))
 
     def derived(use: bytes) -> bytes:
         return hashlib.blake2b(secret, digest_size=32, person=use).digest()
 
     return StoreKeys(names=derived(b"chairlift names"), checksums=derived(b"chairlift sums"))
-
-
-def _read_secret(path: str) -> bytes:
-    try:
-        with open_regular(Path(path)) as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            secret = file.read(_MAX_KEY_BYTES + 1)
-    except OSError as error:
-        message = f"prefix_store_key: {path}: {error.strerror}"
-        raise ConfigError(message) from None
-    except ModelError as error:
-        message = f"prefix_store_key: {error}"
-        raise ConfigError(message) from None
-    expected = None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        expected = f"a file that its owner alone can read (chmod 600), got mode {mode:04o}"
-    elif not _MIN_KEY_BYTES <= len(secret) <= _MAX_KEY_BYTES:
-        expected = f"{_MIN_KEY_BYTES} to {_MAX_KEY_BYTES} bytes, got {len(secret)}"
-    if expected is not None:
-        message = f"prefix_store_key: {path}: expected {expected}"
-        raise ConfigError(message)
-    return secret
 
 
 def open_store(

@@ -1,6 +1,9 @@
-//! Bindings of the memory that the processes of one model share; what meets there is in `chairlift-ranks`.
+//! Bindings of a group of ranks: processes that compute one model, on one machine or on several; how they meet is in
+//! `chairlift-ranks`.
 //!
 //! A gather is a kernel call like any other, so that a recorded pass meets the other ranks without Python.
+
+mod shared_memory;
 
 use crate::{
     call::{Named, call, named, with_dtype},
@@ -8,19 +11,20 @@ use crate::{
     error::RankError,
 };
 use chairlift_kernels::{Rows, RowsMut};
-use chairlift_ranks::{self as ranks, Barrier, Broken, Cause, Limits, Round};
+use chairlift_ranks::{self as ranks, Broken, Cause, Key, Limits, Listener, MeetError, Mesh};
 use chairlift_tensor::{Borrows, Tensor, TensorElement, TensorMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::atomic::{AtomicU32, Ordering};
+use shared_memory::{STRIDE, SharedMemory};
 use std::time::Duration;
 
-/// Words between two that ranks write: the bytes of two cache lines, which processors fetch together.
-const STRIDE: usize = 32;
+/// Bytes of a part that goes over a connection; more rows are gathered in parts.
+const MAX_PART: usize = 4 << 20;
 
 /// Registers the functions of this file with the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RankGroup>()?;
+    module.add_class::<RankListener>()?;
     module.add("RANK_MESSAGE_HEADER", ranks::HEADER)?;
     module.add_function(wrap_pyfunction!(num_rank_words, module)?)
 }
@@ -31,19 +35,17 @@ fn num_rank_words(num_ranks: usize) -> usize {
     ranks::num_words(num_ranks) * STRIDE
 }
 
-/// One rank's view of the memory that it shares with the others.
+/// How the ranks of a group meet.
+enum Meeting {
+    Memory(SharedMemory),
+    Hosts(Mesh),
+}
+
+/// One rank of a group.
 #[pyclass(frozen, module = "chairlift._core")]
 pub(crate) struct RankGroup {
-    words: TensorMut,
-    /// By the parity of the round.
-    messages: [TensorMut; 2],
-    /// Of each rank, by the parity of the round.
-    areas: Vec<[TensorMut; 2]>,
-    area_bytes: usize,
-    rank: usize,
+    meeting: Meeting,
     limits: Limits,
-    num_messages: AtomicU32,
-    _storages: Vec<Py<PyAny>>,
 }
 
 #[pymethods]
@@ -58,33 +60,49 @@ impl RankGroup {
         spin_s: f64,
         timeout_s: f64,
     ) -> PyResult<Self> {
-        let messages = <[TensorMut; 2]>::from(messages);
-        let areas: Vec<_> = areas.into_iter().map(<[TensorMut; 2]>::from).collect();
-        let [spin, timeout] = [seconds("spin_s", spin_s)?, seconds("timeout_s", timeout_s)?];
-        let mut area_bytes = usize::MAX;
-        for area in areas.iter().flatten() {
-            let [bytes] = area.dims("areas")?;
-            area_bytes = area_bytes.min(bytes);
-        }
-        let mut storages = vec![words.storage(py)?];
-        for tensor in messages.iter().chain(areas.iter().flatten()) {
-            storages.push(tensor.storage(py)?);
-        }
-        let group = Self {
-            words,
-            messages,
-            areas,
-            area_bytes,
-            rank,
-            limits: Limits {
-                spin,
-                timeout: Some(timeout),
-            },
-            num_messages: AtomicU32::new(0),
-            _storages: storages,
-        };
-        group.barrier()?;
-        Ok(group)
+        let areas = areas.into_iter().map(<[TensorMut; 2]>::from).collect();
+        let memory = SharedMemory::new(py, words, messages.into(), areas, rank)?;
+        Ok(Self {
+            meeting: Meeting::Memory(memory),
+            limits: limits(spin_s, timeout_s)?,
+        })
+    }
+
+    /// Joins a group whose rank 0 listens on another host.
+    #[staticmethod]
+    fn join(
+        py: Python<'_>,
+        leader: &str,
+        key: &[u8],
+        rank: usize,
+        join_timeout_s: f64,
+        spin_s: f64,
+        timeout_s: f64,
+    ) -> PyResult<Self> {
+        let limits = limits(spin_s, timeout_s)?;
+        let join_timeout = seconds("join_timeout_s", join_timeout_s)?;
+        let key = Key::new(key);
+        let mesh = py.detach(|| ranks::join(leader, &key, rank, join_timeout));
+        Ok(Self {
+            meeting: Meeting::Hosts(mesh.map_err(not_met)?),
+            limits,
+        })
+    }
+
+    /// Sends a text to one rank on another host.
+    fn tell(&self, py: Python<'_>, rank: usize, text: &str) -> PyResult<()> {
+        let timeout = self.limits.timeout.unwrap_or_default();
+        let mesh = self.mesh()?;
+        py.detach(|| mesh.tell(rank, text.as_bytes(), timeout))
+            .map_err(error)
+    }
+
+    /// Waits for a text of one rank on another host.
+    fn hear(&self, py: Python<'_>, rank: usize, timeout_s: f64) -> PyResult<String> {
+        let timeout = seconds("timeout_s", timeout_s)?;
+        let mesh = self.mesh()?;
+        let text = py.detach(|| mesh.hear(rank, timeout)).map_err(error)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Computes `out` `[T, sum(widths)]` from the `x` `[T, widths[rank]]` of all ranks, side by side.
@@ -110,52 +128,52 @@ impl RankGroup {
         let _storage = message.storage(py)?;
         let mut borrows = Borrows::default();
         let message = borrows.slice::<i32>("message", &message)?;
-        let barrier = self.barrier()?;
-        let place = &self.messages[barrier.next_round().parity()];
-        let place = borrows.slice_mut::<i32>("messages", place)?;
-        let number = self.num_messages.load(Ordering::Relaxed);
-        ranks::seal(place, number, message)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        self.num_messages
-            .store(number.wrapping_add(1), Ordering::Relaxed);
-        detach(py, || self.meet(self.limits).map(|_| ()))
+        detach(py, || match &self.meeting {
+            Meeting::Memory(memory) => memory.send(message, self.limits),
+            Meeting::Hosts(mesh) => {
+                let bytes = bytemuck::cast_slice(message);
+                mesh.send(bytes, self.limits).map_err(error)
+            }
+        })
     }
 
     /// Waits for the next message, however long; writes it to `out` int32 and gives its length, or None where the
     /// group was closed in order.
     fn receive(&self, py: Python<'_>, out: TensorMut) -> PyResult<Option<usize>> {
         let _storage = out.storage(py)?;
+        let mut borrows = Borrows::default();
+        let out = borrows.slice_mut::<i32>("out", &out)?;
         let limits = Limits {
             timeout: None,
             ..self.limits
         };
-        let barrier = self.barrier()?;
-        let round = match py.detach(|| barrier.wait(limits)) {
-            Ok(round) => round,
-            Err(broken) if broken.cause == Cause::Closed => return Ok(None),
-            Err(broken) => return Err(error(broken)),
-        };
-        let mut borrows = Borrows::default();
-        let place = borrows.slice::<i32>("messages", &self.messages[round.parity()])?;
-        let number = self.num_messages.fetch_add(1, Ordering::Relaxed);
-        let message = ranks::open(place, number).map_err(|found| {
-            barrier.poison(Cause::Disagreed, self.rank);
-            RankError::new_err(found.to_string())
-        })?;
-        let out = borrows.slice_mut::<i32>("out", &out)?;
-        let room = out.len();
-        let out = out.get_mut(..message.len()).ok_or_else(|| {
-            let got = message.len();
-            PyValueError::new_err(format!("out: expected at least {got} numbers, got {room}"))
-        })?;
-        out.copy_from_slice(message);
-        Ok(Some(message.len()))
+        detach(py, || match &self.meeting {
+            Meeting::Memory(memory) => memory.receive(limits, |message| {
+                let (room, got) = (out.len(), message.len());
+                let out = out.get_mut(..got).ok_or_else(|| {
+                    let message = format!("out: expected at least {got} numbers, got {room}");
+                    PyValueError::new_err(message)
+                })?;
+                out.copy_from_slice(message);
+                Ok(got)
+            }),
+            Meeting::Hosts(mesh) => {
+                let out: &mut [u8] = bytemuck::cast_slice_mut(out);
+                let received = mesh.receive(out.len(), limits, |message| {
+                    out[..message.len()].copy_from_slice(message);
+                    message.len() / size_of::<i32>()
+                });
+                match received {
+                    Err(broken) if broken.cause == Cause::Closed => Ok(None),
+                    other => other.map(Some).map_err(error),
+                }
+            }
+        })
     }
 
     /// Ends the group in order: the others receive no message any more.
     fn close(&self) -> PyResult<()> {
-        self.barrier()?.poison(Cause::Closed, self.rank);
-        Ok(())
+        self.poison(Cause::Closed, self.rank())
     }
 
     /// Ends the group because a rank cannot go on; `has_ended` says that its process is gone.
@@ -166,32 +184,50 @@ impl RankGroup {
         } else {
             Cause::Failed
         };
-        self.barrier()?.poison(cause, rank);
-        Ok(())
+        self.poison(cause, rank)
     }
 
     /// Why the group has ended; None while it has not.
     #[getter]
     fn fault(&self) -> PyResult<Option<String>> {
-        let broken = self.barrier()?.broken();
+        let broken = match &self.meeting {
+            Meeting::Memory(memory) => memory.broken()?,
+            Meeting::Hosts(mesh) => mesh.broken(),
+        };
         Ok(broken.map(|broken| broken.to_string()))
     }
 }
 
 impl RankGroup {
-    fn barrier(&self) -> PyResult<Barrier<'_, AtomicU32>> {
-        let words = self.words.words("words")?;
-        let num_ranks = self.areas.len();
-        Barrier::new(words, STRIDE, self.rank, num_ranks).ok_or_else(|| {
-            let (rank, len) = (self.rank, words.len());
-            PyValueError::new_err(format!(
-                "words, rank: expected the words of {num_ranks} ranks and one of these, got {len} and {rank}"
-            ))
-        })
+    fn rank(&self) -> usize {
+        match &self.meeting {
+            Meeting::Memory(memory) => memory.rank(),
+            Meeting::Hosts(mesh) => mesh.rank(),
+        }
     }
 
-    fn meet(&self, limits: Limits) -> PyResult<Round> {
-        self.barrier()?.wait(limits).map_err(error)
+    fn num_ranks(&self) -> usize {
+        match &self.meeting {
+            Meeting::Memory(memory) => memory.num_ranks(),
+            Meeting::Hosts(mesh) => mesh.num_ranks(),
+        }
+    }
+
+    fn mesh(&self) -> PyResult<&Mesh> {
+        match &self.meeting {
+            Meeting::Memory(_) => Err(PyValueError::new_err("the ranks are on one machine")),
+            Meeting::Hosts(mesh) => Ok(mesh),
+        }
+    }
+
+    fn poison(&self, cause: Cause, rank: usize) -> PyResult<()> {
+        match &self.meeting {
+            Meeting::Memory(memory) => memory.poison(cause, rank),
+            Meeting::Hosts(mesh) => {
+                mesh.poison(cause, rank);
+                Ok(())
+            }
+        }
     }
 
     fn gather_rows(
@@ -201,12 +237,12 @@ impl RankGroup {
         widths: &[usize],
     ) -> PyResult<()> {
         let ([num_rows, width], [num_out, whole]) = (x.dims()?, out.dims()?);
-        let expected = (num_rows, Some(&width), self.areas.len(), whole);
+        let expected = (num_rows, Some(&width), self.num_ranks(), whole);
         let sum = widths.iter().sum();
-        if (num_out, widths.get(self.rank), widths.len(), sum) != expected {
+        if (num_out, widths.get(self.rank()), widths.len(), sum) != expected {
             let message = format!(
                 "widths: expected those of {} ranks, x [{num_rows}, {width}] and out [{num_out}, {whole}], got {widths:?}",
-                self.areas.len()
+                self.num_ranks()
             );
             return Err(PyValueError::new_err(message));
         }
@@ -217,64 +253,97 @@ impl RankGroup {
         })
     }
 
-    /// Gathers as many rows at a time as an area holds.
+    /// Gathers as many rows at a time as a part may have.
     fn gather_parts<T: TensorElement>(
         &self,
         x: Rows<'_, T>,
         out: RowsMut<'_, T>,
         widths: &[usize],
     ) -> PyResult<()> {
-        let row_bytes = widths
-            .iter()
-            .max()
-            .map_or(0, |widest| widest * size_of::<T>());
-        let step = self.area_bytes.checked_div(row_bytes).unwrap_or(x.len());
+        let max_part = match &self.meeting {
+            Meeting::Memory(memory) => memory.max_part(),
+            Meeting::Hosts(_) => MAX_PART,
+        };
+        let widths: Vec<_> = widths.iter().map(|width| width * size_of::<T>()).collect();
+        let widest = widths.iter().max().copied().unwrap_or(0);
+        let step = max_part.checked_div(widest).unwrap_or(x.len());
         if step == 0 && !x.is_empty() {
-            let message = format!(
-                "areas: expected at least {row_bytes} bytes, got {}",
-                self.area_bytes
-            );
+            let message = format!("areas: expected at least {widest} bytes, got {max_part}");
             return Err(PyValueError::new_err(message));
         }
-        let barrier = self.barrier()?;
-        let stride = out.stride();
-        let out = out.into_slice();
+        let stride = out.stride() * size_of::<T>();
+        let out: &mut [u8] = bytemuck::cast_slice_mut(out.into_slice());
         for first in (0..x.len()).step_by(step.max(1)) {
             let rows = first..x.len().min(first + step);
-            let width = widths[self.rank];
-            {
-                let mut borrows = Borrows::default();
-                let area = &self.areas[self.rank][barrier.next_round().parity()];
-                let area = numbers_mut::<T>(borrows.slice_mut("areas", area)?);
-                for (row, place) in rows.clone().zip(area.chunks_exact_mut(width.max(1))) {
-                    place[..width].copy_from_slice(x.row(row));
+            let lens: Vec<_> = widths.iter().map(|width| width * rows.len()).collect();
+            let width = widths[self.rank()];
+            let fill = |part: &mut [u8]| {
+                for (row, place) in rows.clone().zip(part.chunks_exact_mut(width.max(1))) {
+                    place.copy_from_slice(bytemuck::cast_slice(x.row(row)));
                 }
-            }
-            let parity = barrier.wait(self.limits).map_err(error)?.parity();
-            let mut begin = 0;
-            for (area, width) in self.areas.iter().zip(widths) {
-                let mut borrows = Borrows::default();
-                let area = numbers::<T>(borrows.slice("areas", &area[parity])?);
-                for (row, numbers) in rows.clone().zip(area.chunks_exact((*width).max(1))) {
+            };
+            let take = |rank: usize, part: &[u8]| {
+                let (begin, width) = (widths[..rank].iter().sum::<usize>(), widths[rank]);
+                for (row, numbers) in rows.clone().zip(part.chunks_exact(width.max(1))) {
                     let at = row * stride + begin;
-                    out[at..at + width].copy_from_slice(&numbers[..*width]);
+                    out[at..at + width].copy_from_slice(numbers);
                 }
-                begin += width;
+            };
+            match &self.meeting {
+                Meeting::Memory(memory) => memory.gather(&lens, self.limits, fill, take)?,
+                Meeting::Hosts(mesh) => {
+                    mesh.gather(&lens, self.limits, fill, take).map_err(error)?
+                }
             }
         }
         Ok(())
     }
 }
 
-/// The numbers that whole fit into bytes, which begin where each of them may.
-fn numbers<T: TensorElement>(bytes: &[u8]) -> &[T] {
-    let len = bytes.len() / size_of::<T>() * size_of::<T>();
-    bytemuck::cast_slice(&bytes[..len])
+/// Where rank 0 waits for ranks of other hosts.
+#[pyclass(frozen, module = "chairlift._core")]
+pub(crate) struct RankListener {
+    listener: Listener,
 }
 
-fn numbers_mut<T: TensorElement>(bytes: &mut [u8]) -> &mut [T] {
-    let len = bytes.len() / size_of::<T>() * size_of::<T>();
-    bytemuck::cast_slice_mut(&mut bytes[..len])
+#[pymethods]
+impl RankListener {
+    #[new]
+    fn new(address: &str, key: &[u8]) -> PyResult<Self> {
+        let listener = Listener::bind(address, Key::new(key))?;
+        Ok(Self { listener })
+    }
+
+    /// Where it listens, `HOST:PORT`.
+    #[getter]
+    fn address(&self) -> PyResult<String> {
+        Ok(self.listener.address()?.to_string())
+    }
+
+    /// Waits until all other ranks have joined.
+    fn meet(
+        &self,
+        py: Python<'_>,
+        num_ranks: usize,
+        join_timeout_s: f64,
+        spin_s: f64,
+        timeout_s: f64,
+    ) -> PyResult<RankGroup> {
+        let limits = limits(spin_s, timeout_s)?;
+        let join_timeout = seconds("join_timeout_s", join_timeout_s)?;
+        let mesh = py.detach(|| self.listener.meet(num_ranks, join_timeout));
+        Ok(RankGroup {
+            meeting: Meeting::Hosts(mesh.map_err(not_met)?),
+            limits,
+        })
+    }
+}
+
+fn limits(spin_s: f64, timeout_s: f64) -> PyResult<Limits> {
+    Ok(Limits {
+        spin: seconds("spin_s", spin_s)?,
+        timeout: Some(seconds("timeout_s", timeout_s)?),
+    })
 }
 
 fn seconds(name: &str, value: f64) -> PyResult<Duration> {
@@ -284,4 +353,12 @@ fn seconds(name: &str, value: f64) -> PyResult<Duration> {
 
 fn error(broken: Broken) -> PyErr {
     RankError::new_err(broken.to_string())
+}
+
+fn not_met(error: MeetError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        MeetError::Key | MeetError::Rank(_) => PyValueError::new_err(message),
+        MeetError::Late(_) | MeetError::Io(_) => RankError::new_err(message),
+    }
 }

@@ -15,14 +15,17 @@ pub enum Cause {
     Died,
     /// A rank found another message than it expected.
     Disagreed,
+    /// The connection to a rank on another host ended.
+    Lost,
 }
 
-const CAUSES: [Cause; 5] = [
+const CAUSES: [Cause; 6] = [
     Cause::Closed,
     Cause::Late,
     Cause::Failed,
     Cause::Died,
     Cause::Disagreed,
+    Cause::Lost,
 ];
 
 /// The group is poisoned: no round ends any more.
@@ -43,7 +46,8 @@ impl Broken {
             Cause::Late => format!("rank {rank} did not arrive in time"),
             Cause::Failed => format!("rank {rank} failed"),
             Cause::Died => format!("the process of rank {rank} ended"),
-            Cause::Disagreed => format!("rank {rank} got another message than rank 0 sent"),
+            Cause::Disagreed => format!("rank {rank} got another message than was sent"),
+            Cause::Lost => format!("the connection to rank {rank} ended"),
         }
     }
 

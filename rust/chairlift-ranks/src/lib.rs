@@ -12,14 +12,18 @@
 //! not arrive is found by the timeout of the others ([`Limits::timeout`]); a caller that sees a process end calls
 //! [`Barrier::poison`]. Every other rank returns an error then.
 //!
+//! On several hosts, connections take the place of the memory ([`Mesh`]).
+//!
 //! The crate is safe: the caller maps the memory, and hands it over as atomic words.
 
 mod barrier;
 mod broken;
+mod hosts;
 mod message;
 mod word;
 
 pub use barrier::{Barrier, Limits, Round, num_words};
 pub use broken::{Broken, Cause};
+pub use hosts::{Key, Listener, MeetError, Mesh, join};
 pub use message::{HEADER, MessageError, open, seal};
 pub use word::Word;

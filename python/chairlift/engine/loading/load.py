@@ -288,7 +288,7 @@ def plan_at(resolved: ResolvedDevice, model: ModelConfig) -> MemoryPlan:
     if model.share is None:
         plan.check(resolved.free_bytes)
     else:
-        plan.check(memory_limit() // model.share.num_ranks)
+        plan.check(memory_limit() // resolved.settings.num_local_ranks)
     return plan
 
 

@@ -12,6 +12,7 @@ from chairlift.api.machine import available_cores
 from chairlift.attention.backend import AttentionBackend
 from chairlift.engine.loading.devices import ResolvedDevice, resolve_device
 from chairlift.engine.loading.loaded import OnProgress
+from chairlift.engine.loading.rank_hosts import check_hosts
 from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.engine.ranks import lead
 from chairlift.engine.ranks.adapters import LeadAdapters
@@ -34,7 +35,7 @@ AnyTransformer = TypeVar("AnyTransformer", bound=Transformer)
 def rank_threads(config: EngineConfig) -> int:
     """Return the threads of each rank: together those of the settings, at least one."""
     num_threads = config.num_threads or available_cores()
-    return max(1, num_threads // config.tensor_parallel)
+    return max(1, num_threads // config.num_local_ranks)
 
 
 def of_rank(config: ModelConfig, resolved: ResolvedDevice, rank: int = 0) -> ModelConfig:
@@ -44,6 +45,7 @@ def of_rank(config: ModelConfig, resolved: ResolvedDevice, rank: int = 0) -> Mod
         ConfigError: A setting, or the model, is not supported by several ranks.
     """
     settings = resolved.settings
+    check_hosts(settings)
     if settings.tensor_parallel == 1:
         return config
     impl, draft = settings.model_impl, settings.draft
@@ -151,10 +153,11 @@ def load_lead(
         num_blocks=plan.num_blocks,
         num_snapshots=plan.num_state_snapshots,
         num_ranks=settings.tensor_parallel,
+        num_local_ranks=settings.num_local_ranks,
         num_threads=rank_threads(settings),
         timeout_s=lead.TIMEOUT_S,
     )
-    ranks = Ranks(rank_settings, part.scratch)
+    ranks = Ranks(rank_settings, part.scratch, settings if settings.rank_listen else None)
     tables = None
     if num_slots := settings.num_adapter_slots:
         tables = LeadAdapters(config.spec.num_layers, num_slots, ranks)

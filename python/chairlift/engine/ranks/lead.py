@@ -7,15 +7,19 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
 from chairlift import _core
+from chairlift.api.config import EngineConfig
 from chairlift.api.machine import available_cores
 from chairlift.attention.metadata import AttentionMetadata
-from chairlift.engine.ranks.adapter_socket import LOAD_S, Load
+from chairlift.engine.ranks.adapter_socket import LOAD_S, LeadEnd, Load
+from chairlift.engine.ranks.facts import Facts
+from chairlift.engine.ranks.hosts import RemoteRanks
 from chairlift.engine.ranks.messages import (
     Kind,
     copy_message,
@@ -31,7 +35,7 @@ from chairlift.model.parts.recurrent import States
 
 TIMEOUT_S: Final = 20.0
 """How long a rank waits for another one that computes: many times what the slowest layer takes."""
-_SPIN_S: Final = 50e-6
+SPIN_S: Final = 50e-6
 """How long a rank waits before it sleeps, where each of its threads has a core."""
 
 
@@ -48,6 +52,8 @@ class RankSettings:
     num_snapshots: int
     """Snapshots of recurrent states."""
     num_ranks: int
+    num_local_ranks: int
+    """Those of them on this machine."""
     num_threads: int
     """Threads of each rank."""
     timeout_s: float
@@ -56,25 +62,51 @@ class RankSettings:
     @property
     def spin_s(self) -> float:
         """Return how long a rank waits before it sleeps."""
-        has_cores = self.num_ranks * self.num_threads <= available_cores()
-        return _SPIN_S if has_cores else 0.0
+        has_cores = self.num_local_ranks * self.num_threads <= available_cores()
+        return SPIN_S if has_cores else 0.0
+
+
+class OtherRanks(Protocol):
+    """The other ranks of one group, on this machine or on others."""
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Return their processes on this machine."""
+
+    @property
+    def adapters(self) -> list[LeadEnd]:
+        """Return the socket of each, about adapters."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process has them; a fork of it has not."""
+
+    def wait_until_ready(self) -> None:
+        """Wait until every rank has its weights; `ModelError` where one cannot load them."""
+
+    def close(self) -> None:
+        """End what there is of them on this machine; the group has ended."""
 
 
 class Ranks:
     """The other ranks, as rank 0 sees them. They start with each runner."""
 
-    def __init__(self, settings: RankSettings, scratch: Scratch) -> None:
+    def __init__(
+        self, settings: RankSettings, scratch: Scratch, hosts: EngineConfig | None = None
+    ) -> None:
         """Start none yet.
 
         Args:
             settings: What each rank needs to load its part.
             scratch: Memory of this rank's layers.
+            hosts: How ranks of other hosts join; None starts processes on this machine.
         """
+        self._hosts = hosts
         self._settings = settings
         self._scratch = scratch
         self._group: _core.RankGroup | None = None
         self._end: weakref.finalize[..., Ranks] | None = None
-        self._processes: RankProcesses | None = None
+        self._others: OtherRanks | None = None
         self._loading = threading.Lock()
         self.process_ids: list[int] = []
         self.num_starts = 0
@@ -88,12 +120,28 @@ class Ranks:
         return None if self._group is None else self._group.fault
 
     def begin(self, shape: RunnerShape) -> None:
-        """Start the processes, in the place of those before, and wait until they have their part.
+        """Start the other ranks, in the place of those before, and wait until they have their part.
 
         Raises:
-            ModelError: One cannot load its part, or there is no shared memory.
+            ModelError: One cannot load its part or does not join, or there is no shared memory.
         """
         self.close()
+        start = self._start_processes if self._hosts is None else self._start_remote
+        group, others = start(shape)
+        self._group = group
+        self._end = weakref.finalize(self, _end, group, others)
+        self._others = others
+        self.process_ids = others.process_ids
+        try:
+            others.wait_until_ready()
+            self.num_starts += 1
+            if self.on_begin is not None:
+                self.on_begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_processes(self, shape: RunnerShape) -> tuple[_core.RankGroup, RankProcesses]:
         settings = self._settings
         layout = Layout(settings.num_ranks, max_numbers(shape))
         descriptor = layout.create()
@@ -113,18 +161,16 @@ class Ranks:
             )
         finally:
             os.close(descriptor)
-        self._group = group
-        self._end = weakref.finalize(self, _end, group, processes)
-        self._processes = processes
-        self.process_ids = processes.process_ids
-        try:
-            processes.wait_until_ready()
-            self.num_starts += 1
-            if self.on_begin is not None:
-                self.on_begin()
-        except BaseException:
-            self.close()
-            raise
+        return group, processes
+
+    def _start_remote(self, shape: RunnerShape) -> tuple[_core.RankGroup, RemoteRanks]:
+        settings, hosts = self._settings, self._hosts
+        assert hosts is not None, "with hosts"
+        facts = Facts.of(Path(settings.model))
+        remote = RemoteRanks(hosts, facts, settings.spin_s, settings.timeout_s)
+        given = {name: getattr(settings, name) for name in RankSettings.__slots__}
+        remote.tell({**given, "shape": shape})
+        return remote.group, remote
 
     def close(self) -> None:
         """End the processes; without effect where there are none."""
@@ -150,18 +196,18 @@ class Ranks:
             ModelError: One cannot read it.
         """
         with self._loading:
-            processes, start = self._processes, self.num_starts
-            assert processes is not None, "a runner began the group"
-            for end in processes.adapters:
+            others, start = self._others, self.num_starts
+            assert others is not None, "a runner began the group"
+            for end in others.adapters:
                 end.begin(load)
             deadline = time.monotonic() + LOAD_S
-            for end in processes.adapters:
+            for end in others.adapters:
                 end.wait(load.number, deadline)
         return start
 
     def forget_adapter(self, number: int) -> None:
         """Have the other ranks drop an adapter that is in no slot."""
-        for end in () if self._processes is None else self._processes.adapters:
+        for end in () if self._others is None else self._others.adapters:
             end.forget(number)
 
     def gather(self, x: Tensor, out: Tensor, widths: list[int]) -> None:
@@ -231,8 +277,8 @@ class LeadTransformer(Transformer):
             super().copy_states(states, moves)
 
 
-def _end(group: _core.RankGroup, processes: RankProcesses) -> None:
-    # A fork of this process shares the segment, and may end while the group goes on.
-    if processes.are_children:
+def _end(group: _core.RankGroup, others: OtherRanks) -> None:
+    # A fork of this process shares the group, and may end while it goes on.
+    if others.is_owner:
         group.close()
-        processes.close()
+        others.close()

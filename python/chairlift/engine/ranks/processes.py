@@ -62,8 +62,7 @@ class RankProcesses:
         self._started = threading.Event()
         self._failure: OSError | None = None
         self._processes: list[subprocess.Popen[str]] = []
-        self.adapters: list[LeadEnd] = []
-        """The socket of each process, about adapters."""
+        self._adapters: list[LeadEnd] = []
         self._thread = threading.Thread(target=self._main, name="chairlift-ranks", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -72,6 +71,11 @@ class RankProcesses:
     def process_ids(self) -> list[int]:
         """Return the id of each process."""
         return [process.pid for process in self._processes]
+
+    @property
+    def adapters(self) -> list[LeadEnd]:
+        """Return the socket of each process, about adapters."""
+        return self._adapters
 
     def wait_until_ready(self, timeout_s: float = START_S) -> None:
         """Wait until every rank has its weights.
@@ -90,7 +94,7 @@ class RankProcesses:
                 raise ModelError(message)
 
     @property
-    def are_children(self) -> bool:
+    def is_owner(self) -> bool:
         """Whether this process started them; a fork of it did not."""
         return os.getpid() == self._owner
 
@@ -107,7 +111,7 @@ class RankProcesses:
         try:
             for rank, settings in enumerate(self._settings, start=1):
                 this_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                self.adapters.append(LeadEnd(rank, this_end))
+                self._adapters.append(LeadEnd(rank, this_end))
                 with other_end:
                     self._processes.append(self._start(settings, other_end.fileno()))
         except OSError as error:
@@ -128,7 +132,7 @@ class RankProcesses:
             os.close(handle)
         for process in self._processes:
             _end(process)
-        for end in self.adapters:
+        for end in self._adapters:
             end.close()
 
     def _report(self, rank: int) -> None:

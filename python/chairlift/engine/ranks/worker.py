@@ -37,7 +37,7 @@ class RankWorker:
         transformer: Transformer,
         kv_cache: Tensor,
         states: States | None,
-        adapters: ReadAdapters,
+        adapters: ReadAdapters | None,
     ) -> None:
         """Compute what the messages of rank 0 ask for, until the group is closed.
 
@@ -45,7 +45,7 @@ class RankWorker:
             transformer: The part of this rank.
             kv_cache: Its blocks; see `allocate_kv_cache`.
             states: The recurrent states of its heads, of a hybrid.
-            adapters: Those that it has read.
+            adapters: Those that it has read; None where there are none.
 
         Raises:
             RankError: The group has ended otherwise.
@@ -70,4 +70,5 @@ class RankWorker:
                 case Kind.SET_ADAPTER:
                     slot, number = numbers.tolist()
                     assert transformer.adapters is not None, "as rank 0 has them"
+                    assert adapters is not None, "as rank 0 has them"
                     transformer.adapters.set(slot, adapters.take(number) if number else None)

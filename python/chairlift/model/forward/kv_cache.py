@@ -164,7 +164,7 @@ def plan_blocks(
             blocks than can be named.
     """
     block = kv_bytes_per_block(model, backend, settings.block_size)
-    num_groups, num_ranks = len(model.spec.kv_windows), settings.tensor_parallel
+    num_groups, num_ranks = len(model.spec.kv_windows), settings.num_local_ranks
     if settings.kv_cache_memory is not None:
         budget = settings.kv_cache_memory // num_ranks
         num_blocks = budget // block
