@@ -117,6 +117,7 @@ async def lose(lab, folder, rounds, losses):
                 losses.held_s = max(losses.held_s, await until_free(prefill))
                 decode = await lab.start(decode_setup, f"127.0.0.1:{port}")
         await until_free(prefill)
+        await until_free(decode, "num_segments")
         await decode.until_idle()
         await prefill.until_idle()
         lab.progress(f"{number + 1} rounds")
@@ -125,6 +126,7 @@ async def lose(lab, folder, rounds, losses):
     expected, got = await answer(plain, prompt), await answer(decode, prompt)
     assert got[0] == expected[0]
     assert got[1] > 0
+    assert await decode.inside("num_shared_blocks") > 0
     for server in (prefill, decode):
         server.signal(signal.SIGTERM)
         assert await server.exit_code() == 0
@@ -139,11 +141,17 @@ async def answer(server, prompt):
     return received.tokens("a"), end.finished.usage.transferred_tokens
 
 
-async def until_free(server):
-    """Wait until a prefill server holds and computes nothing; return the seconds."""
+async def until_free(server, *figures):
+    """Wait until a server has nothing of transfers; return the seconds.
+
+    Args:
+        server: The server.
+        figures: What has to be zero; by default all that a prefill server has.
+    """
     began = time.monotonic()
+    figures = figures or ("num_requests", "held_bytes", "num_segments")
     # A request that was on its way when its caller stopped may come in between.
-    while await server.inside("num_requests") or await server.inside("held_bytes"):
+    while any([await server.inside(figure) for figure in figures]):
         assert time.monotonic() < began + BOUND_S
         await asyncio.sleep(0.01)
     return time.monotonic() - began

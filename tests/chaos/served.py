@@ -12,6 +12,7 @@ import resource
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from chairlift.server.app import server as server_module
 from chairlift.server.app.run import run_server
 from chairlift.server.app.server import Server
 from chairlift.server.config import ServerConfig
-from chairlift.server.transfer import peers
+from chairlift.server.transfer import peers, shared_memory
 
 from tests.chaos import faults
 from tests.chaos.stacks import stacks
@@ -93,6 +94,17 @@ class Inside:
 
     def held_bytes(self):
         return self.server._transfers.exporting.num_held_bytes
+
+    def num_shared_blocks(self):
+        return self.server._transfers.num_shared_blocks
+
+    def num_segments(self):
+        """Segments of transfers that are open."""
+        links = []
+        for path in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                links.append(str(path.readlink()))
+        return sum(shared_memory.NAME in link for link in links)
 
     def fault(self, name):
         faults.install(name, self.server)

@@ -9,6 +9,7 @@ from chairlift.api.config import engine_config
 from chairlift.api.errors import ConfigError
 from chairlift.engine.transfer import imports
 from chairlift.server.app.server import Server, ServerConfig
+from chairlift.server.transfer import shared_memory, wire
 from chairlift.server.transfer.wire import decode
 from chairlift.v1 import generation_pb2, transfer_pb2_grpc
 from chairlift.v1 import transfer_pb2 as pb
@@ -91,6 +92,9 @@ async def test_a_long_prompt_is_computed_by_the_prefill_server(serve, prefill, d
         assert tokens == expected
         assert end.finished.usage.transferred_tokens == NUM_BLOCKS * 16
         assert end.finished.usage.cached_tokens == NUM_BLOCKS * 16
+        for server in (serving.server, source.server):
+            sample = server.metrics.registry.get_sample_value
+            assert sample("chairlift_transfer_shared_blocks_total") == NUM_BLOCKS
         sample = serving.server.metrics.registry.get_sample_value
         assert sample("chairlift_transfer_received_blocks_total") == NUM_BLOCKS
         assert sample("chairlift_transfer_whole_prompts_total") == 1
@@ -180,12 +184,13 @@ async def test_a_server_of_other_weights_refuses_and_the_prompt_is_computed(
         assert end.finished.usage.transferred_tokens == 0
 
 
-async def test_damaged_blocks_are_not_used(serve, prefill, decode_of, monkeypatch):
+@pytest.mark.parametrize(("kind", "max_bytes"), [("shared_checksum", 2**20), ("checksum", 0)])
+async def test_damaged_blocks_are_not_used(serve, prefill, decode_of, monkeypatch, kind, max_bytes):
     async with serve() as alone:
         expected, _ = await answer(alone)
-    wire = "chairlift.server.transfer.wire.checksum"
+    monkeypatch.setattr(shared_memory, "MAX_SLOT_BYTES", max_bytes)
     async with prefill() as source, decode_of(source.address) as serving:
-        monkeypatch.setattr(wire, lambda data: len(data) + id(data) % 7919)
+        monkeypatch.setattr(wire, kind, lambda data: len(data) + id(data) % 7919)
         tokens, end = await answer(serving)
         assert tokens == expected
         assert end.finished.usage.transferred_tokens == 0

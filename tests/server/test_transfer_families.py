@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from chairlift.engine.transfer import imports
+from chairlift.server.transfer import shared_memory, wire
 from chairlift.v1 import transfer_pb2 as pb
 from chairlift.v1 import transfer_pb2_grpc
 
@@ -70,16 +71,22 @@ async def test_prompts_are_computed_by_the_prefill_server_alone(serve, folder, p
         assert all(usage.transferred_tokens > 0 for usage in usages), usages
         _, end = await answer(serving, [9, *LONG[1:]])
         assert end.finished.usage.transferred_tokens == NUM_TOKENS
+        sample = source.server.metrics.registry.get_sample_value
+        num_sent = sample("chairlift_transfer_sent_blocks_total")
+        assert sample("chairlift_transfer_shared_blocks_total") == num_sent > 0
         await serving.until_idle()
         await source.until_idle()
 
 
-async def test_damaged_blocks_are_not_used(serve, folder, prefill, decode_of, monkeypatch):
+@pytest.mark.parametrize(("kind", "max_bytes"), [("shared_checksum", 2**20), ("checksum", 0)])
+async def test_damaged_blocks_are_not_used(
+    serve, folder, prefill, decode_of, monkeypatch, kind, max_bytes
+):
     async with serve(model=folder) as alone:
         expected, _ = await answer(alone)
-    wire = "chairlift.server.transfer.wire.checksum"
+    monkeypatch.setattr(shared_memory, "MAX_SLOT_BYTES", max_bytes)
     async with prefill() as source, decode_of(source.address) as serving:
-        monkeypatch.setattr(wire, lambda data: len(data) + id(data) % 7919)
+        monkeypatch.setattr(wire, kind, lambda data: len(data) + id(data) % 7919)
         tokens, end = await answer(serving)
         assert tokens == expected
         assert end.finished.usage.transferred_tokens == 0

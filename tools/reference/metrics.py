@@ -45,6 +45,7 @@ class _AnyTransfers:
     """The transfers of both roles, with figures of ones."""
 
     exporting = _AnyLoad()
+    num_shared_blocks = 1
 
     class imports:
         """The imports of a decode server."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63hairlift/v1/transfer.proto\x12\x0c\x63hairlift.v1\"y\n\x0ePrefillRequest\x12\x0e\n\x06layout\x18\x01 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x13\n\x0b\x66irst_block\x18\x03 \x01(\r\x12\r\n\x05scope\x18\x04 \x01(\t\x12\x0e\n\x06ticket\x18\x05 \x01(\t\x12\x10\n\x08instance\x18\x06 \x01(\t\"\xa5\x01\n\x0fPrefillResponse\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1d.chairlift.v1.PrefillAcceptedH\x00\x12-\n\x06\x62locks\x18\x02 \x01(\x0b\x32\x1b.chairlift.v1.PrefillBlocksH\x00\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x18.chairlift.v1.PrefillEndH\x00\x42\x07\n\x05\x65vent\"#\n\x0fPrefillAccepted\x12\x10\n\x08instance\x18\x01 \x01(\t\"A\n\rPrefillBlocks\x12\x0f\n\x07indices\x18\x01 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\tchecksums\x18\x03 \x03(\x06\"%\n\nPrefillEnd\x12\x17\n\x0f\x63omputed_tokens\x18\x01 \x01(\r2[\n\x0fTransferService\x12H\n\x07Prefill\x12\x1c.chairlift.v1.PrefillRequest\x1a\x1d.chairlift.v1.PrefillResponse0\x01\x42V\n\x14\x65xample.chairlift.v1B\rTransferProtoP\x01Z-chairlift.example/go/chairlift/v1;chairliftv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63hairlift/v1/transfer.proto\x12\x0c\x63hairlift.v1\"\xac\x01\n\x0ePrefillRequest\x12\x0e\n\x06layout\x18\x01 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x13\n\x0b\x66irst_block\x18\x03 \x01(\r\x12\r\n\x05scope\x18\x04 \x01(\t\x12\x0e\n\x06ticket\x18\x05 \x01(\t\x12\x10\n\x08instance\x18\x06 \x01(\t\x12\x31\n\rshared_memory\x18\x07 \x01(\x0b\x32\x1a.chairlift.v1.SharedMemory\"R\n\x0cSharedMemory\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\n\n\x02\x66\x64\x18\x03 \x01(\r\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12\r\n\x05nonce\x18\x05 \x01(\x0c\"\xa5\x01\n\x0fPrefillResponse\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1d.chairlift.v1.PrefillAcceptedH\x00\x12-\n\x06\x62locks\x18\x02 \x01(\x0b\x32\x1b.chairlift.v1.PrefillBlocksH\x00\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x18.chairlift.v1.PrefillEndH\x00\x42\x07\n\x05\x65vent\"?\n\x0fPrefillAccepted\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x1a\n\x12uses_shared_memory\x18\x02 \x01(\x08\"T\n\rPrefillBlocks\x12\x0f\n\x07indices\x18\x01 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\tchecksums\x18\x03 \x03(\x06\x12\x11\n\tis_shared\x18\x04 \x01(\x08\"%\n\nPrefillEnd\x12\x17\n\x0f\x63omputed_tokens\x18\x01 \x01(\r2[\n\x0fTransferService\x12H\n\x07Prefill\x12\x1c.chairlift.v1.PrefillRequest\x1a\x1d.chairlift.v1.PrefillResponse0\x01\x42V\n\x14\x65xample.chairlift.v1B\rTransferProtoP\x01Z-chairlift.example/go/chairlift/v1;chairliftv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,16 +32,18 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'chairlift.v1.transfer_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024example.chairlift.v1B\rTransferProtoP\001Z-chairlift.example/go/chairlift/v1;chairliftv1'
-  _globals['_PREFILLREQUEST']._serialized_start=45
-  _globals['_PREFILLREQUEST']._serialized_end=166
-  _globals['_PREFILLRESPONSE']._serialized_start=169
-  _globals['_PREFILLRESPONSE']._serialized_end=334
-  _globals['_PREFILLACCEPTED']._serialized_start=336
-  _globals['_PREFILLACCEPTED']._serialized_end=371
-  _globals['_PREFILLBLOCKS']._serialized_start=373
-  _globals['_PREFILLBLOCKS']._serialized_end=438
-  _globals['_PREFILLEND']._serialized_start=440
-  _globals['_PREFILLEND']._serialized_end=477
-  _globals['_TRANSFERSERVICE']._serialized_start=479
-  _globals['_TRANSFERSERVICE']._serialized_end=570
+  _globals['_PREFILLREQUEST']._serialized_start=46
+  _globals['_PREFILLREQUEST']._serialized_end=218
+  _globals['_SHAREDMEMORY']._serialized_start=220
+  _globals['_SHAREDMEMORY']._serialized_end=302
+  _globals['_PREFILLRESPONSE']._serialized_start=305
+  _globals['_PREFILLRESPONSE']._serialized_end=470
+  _globals['_PREFILLACCEPTED']._serialized_start=472
+  _globals['_PREFILLACCEPTED']._serialized_end=535
+  _globals['_PREFILLBLOCKS']._serialized_start=537
+  _globals['_PREFILLBLOCKS']._serialized_end=621
+  _globals['_PREFILLEND']._serialized_start=623
+  _globals['_PREFILLEND']._serialized_end=660
+  _globals['_TRANSFERSERVICE']._serialized_start=662
+  _globals['_TRANSFERSERVICE']._serialized_end=753
 # @@protoc_insertion_point(module_scope)

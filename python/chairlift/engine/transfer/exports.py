@@ -26,6 +26,7 @@ class BlockExports:
     Attributes:
         names_key: 32 secret bytes by which the scheduler names blocks.
         held: The bytes of all exports.
+        block_bytes: Bytes of a block.
     """
 
     is_loading = False
@@ -39,6 +40,7 @@ class BlockExports:
         """
         self.names_key = secrets.token_bytes(32)
         self.held = HeldBytes()
+        self.block_bytes = contents.block_bytes
         self._contents, self._states = contents, states
         self._wanted: dict[bytes, list[tuple[BlockExport, int]]] = {}
         self._exports: list[tuple[BlockExport, list[bytes]]] = []

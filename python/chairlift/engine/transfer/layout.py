@@ -75,11 +75,15 @@ class BlockContents:
 
     A KV group with fewer layers than another leaves the rest of a block as it was, with what a
     request of any tenant has left there.
+
+    Attributes:
+        block_bytes: Bytes of a block.
     """
 
     def __init__(self, config: EngineConfig, loaded: LoadedModel) -> None:
         """Copy from the pool of a model, in memory of the CPU."""
         self._pool = pool_bytes(loaded.kv_cache)
+        self.block_bytes = block_bytes(loaded.kv_cache)
         config_of_model = loaded.config
         assert isinstance(config_of_model, ModelConfig), "invariant: encoders move no blocks"
         spec, dtype = config_of_model.spec, config_of_model.dtype

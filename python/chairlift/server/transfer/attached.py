@@ -9,6 +9,7 @@ from chairlift.engine.prepare.block_export import BlockExport
 from chairlift.server.config import Role, ServerConfig
 from chairlift.server.handoff.handoffs import Handoffs
 from chairlift.server.transfer.settings import PeerSettings, peer_settings
+from chairlift.server.transfer.sharing import Borrowing, Lending
 
 if TYPE_CHECKING:
     from chairlift.engine.async_engine import AsyncEngine
@@ -25,12 +26,14 @@ class Exporting:
         instance: Another one for each start of the server.
         block_size: Tokens of a block.
         num_sent: Blocks that were sent.
+        borrowing: The shared memory of callers.
     """
 
     def __init__(self, block_size: int, instance: str) -> None:
         self.instance = instance
         self.block_size = block_size
         self.num_sent = 0
+        self.borrowing = Borrowing()
         self._exports: BlockExports | None = None
         self._layout = b""
 
@@ -42,6 +45,12 @@ class Exporting:
     def layout(self) -> bytes:
         """Return the layout of the engine's blocks."""
         return self._layout
+
+    @property
+    def block_bytes(self) -> int:
+        """Return the bytes of a block."""
+        assert self._exports is not None, "invariant: the gate opens when the model is loaded"
+        return self._exports.block_bytes
 
     @property
     def num_held_bytes(self) -> int:
@@ -82,6 +91,13 @@ class Transfers:
         self._handoffs = handoffs
         self.exporting = Exporting(size, instance) if is_prefill else None
         self.imports: BlockImports | None = None
+        self._lending = Lending()
+
+    @property
+    def num_shared_blocks(self) -> int:
+        """Return how many blocks came or went through shared memory."""
+        borrowing = None if self.exporting is None else self.exporting.borrowing
+        return (borrowing or self._lending).num_blocks
 
     async def begin(self, engine: "AsyncEngine") -> None:
         """Move blocks of an idle engine from now on.
@@ -112,4 +128,4 @@ class Transfers:
         from chairlift.server.transfer.peers import PrefillPeers
 
         self._handoffs.layout = layout
-        return PrefillPeers(settings, layout, num_bytes)
+        return PrefillPeers(settings, layout, num_bytes, self._lending)

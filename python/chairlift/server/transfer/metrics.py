@@ -25,6 +25,9 @@ class TransferCollector(Collector):
                 value=exporting.num_held_bytes,
             )
             yield _counter("sent_blocks", "KV blocks sent to other servers.", exporting.num_sent)
+        if exporting is not None or imports is not None:
+            text = "KV blocks that came or went through shared memory."
+            yield _counter("shared_blocks", text, self._transfers.num_shared_blocks)
         if imports is not None:
             stats = imports.stats()
             yield _counter(

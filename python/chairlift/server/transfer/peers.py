@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from chairlift.api.addresses import is_local
 from chairlift.api.logs import fields
 from chairlift.engine.transfer.block_import import BlockImport
 from chairlift.server.transfer.settings import PeerSettings
+from chairlift.server.transfer.shared_memory import Segment
+from chairlift.server.transfer.sharing import Lending
 from chairlift.server.transfer.wire import decode, max_receive_bytes
 from chairlift.v1 import transfer_pb2 as pb
 from chairlift.v1 import transfer_pb2_grpc
@@ -61,14 +64,18 @@ class _Peer:
 class PrefillPeers:
     """Asks prefill servers for blocks: a `Fetcher`."""
 
-    def __init__(self, settings: PeerSettings, layout: bytes, block_bytes: int) -> None:
+    def __init__(
+        self, settings: PeerSettings, layout: bytes, block_bytes: int, lending: Lending
+    ) -> None:
         """Connect when the first prompt is asked for.
 
         Args:
             settings: Addresses and secrets.
             layout: The layout of the blocks.
             block_bytes: Bytes of a block.
+            lending: Makes the memory that servers of this machine write to.
         """
+        self._lending = lending
         self._layout, self._block_bytes = layout, block_bytes
         self._metadata = settings.metadata
         options = (*_OPTIONS, ("grpc.max_receive_message_length", max_receive_bytes(block_bytes)))
@@ -139,11 +146,38 @@ class PrefillPeers:
             ticket=ticket,
             instance=instance,
         )
+        segment = None
+        if is_local(peer.address):
+            count = len(wanted.numbers)
+            segment = self._lending.new_segment(peer.address, self._block_bytes, count)
+        if segment is None:
+            self._read(peer, wanted, request, None)
+            return
+        request.shared_memory.CopyFrom(segment.named)
+        with closing(segment):
+            self._read(peer, wanted, request, segment)
+
+    def _read(
+        self,
+        peer: _Peer,
+        wanted: BlockImport,
+        request: pb.PrefillRequest,
+        segment: Segment | None,
+    ) -> None:
+        """Read the blocks of a call, until it ends or no further ones are wanted."""
         call = peer.stub.Prefill(request, timeout=wanted.limit_s, metadata=self._metadata)
         wanted.on_cancel(call.cancel)
         try:
             for response in call:
-                for number, data in decode(response.blocks, self._block_bytes):
+                accepted, blocks = response.accepted, response.blocks
+                if response.HasField("accepted") and not accepted.uses_shared_memory:
+                    if segment is not None:
+                        segment.close()
+                        self._lending.was_refused(peer.address)
+                    segment = None
+                for number, data in decode(blocks, self._block_bytes, segment):
+                    if blocks.is_shared:
+                        self._lending.count(1)
                     if not wanted.put(number, data):
                         return
         finally:

@@ -4,13 +4,13 @@ The call is the lease: when it ends, however it ends, its request is aborted and
 """
 
 import asyncio
+from contextlib import closing
 from typing import Final
 
 import grpc
 
 from chairlift.api import types
-from chairlift.api.errors import Reason, RequestError, refusal
-from chairlift.engine.prepare.block_export import BlockExport
+from chairlift.api.errors import Reason, RequestError
 from chairlift.server.calls.context import ServerContext
 from chairlift.server.handoff.tickets import Holder
 from chairlift.server.protocols.names import Names
@@ -18,7 +18,7 @@ from chairlift.server.rpc.status_interceptor import ServicerContext
 from chairlift.server.rpc.writer import Writer
 from chairlift.server.transfer.attached import Exporting
 from chairlift.server.transfer.requests import PrefillRequests
-from chairlift.server.transfer.wire import MAX_MESSAGE_BYTES, encode
+from chairlift.server.transfer.sender import BlockSender
 from chairlift.v1 import transfer_pb2 as pb
 from chairlift.v1 import transfer_pb2_grpc
 
@@ -68,7 +68,9 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
 
         export = self._exporting.new_export(first, wake)
         writer = Writer(context, self._server.write_timeout_s)
-        with self._server.outboxes.open() as outbox:
+        segment = self._exporting.borrowing.open(request, self._exporting.block_bytes)
+        sender = BlockSender(export, writer, self._exporting, segment)
+        with closing(sender), self._server.outboxes.open() as outbox:
             live = PrefillRequests(
                 self._server,
                 outbox,
@@ -79,14 +81,17 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
             live.arrived = arrived
             try:
                 await live.submit_counted(_request(request, num_tokens, holder), export=export)
-                accepted = pb.PrefillAccepted(instance=self._exporting.instance)
+                accepted = pb.PrefillAccepted(
+                    instance=self._exporting.instance,
+                    uses_shared_memory=sender.uses_shared_memory,
+                )
                 await writer.write(pb.PrefillResponse(accepted=accepted).SerializeToString())
                 while live.end is None:
                     await arrived.wait()
                     arrived.clear()
-                    await self._write(export, writer)
+                    await sender.send()
                 # All blocks were put before the end was delivered.
-                await self._write(export, writer)
+                await sender.send()
                 if isinstance(live.end, RequestError):
                     raise live.end
                 usage = live.end.usage
@@ -114,19 +119,6 @@ class TransferServicer(transfer_pb2_grpc.TransferServiceServicer):
             message = "ticket: expected one of this instance, prompt and scope that has not ended"
             raise RequestError(Reason.UNKNOWN_REQUEST, message, field="ticket")
         return holder
-
-    async def _write(self, export: BlockExport, writer: Writer) -> None:
-        """Write the blocks that have come.
-
-        Raises:
-            RequestError: They were not read as fast as they came, or not at all.
-        """
-        while blocks := export.take(MAX_MESSAGE_BYTES):
-            # A megabyte is hashed and copied: that would hold up the tokens of other calls.
-            await writer.write(await asyncio.to_thread(encode, blocks))
-            self._exporting.num_sent += len(blocks)
-        if export.has_overflowed:
-            raise refusal(Reason.TRANSFER_MEMORY)
 
     def _checked(self, request: pb.PrefillRequest) -> tuple[int, int, int]:
         """Return the size of a block, the index of the first that is wanted, and how many.
