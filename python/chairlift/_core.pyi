@@ -494,6 +494,7 @@ class PrefixStore:
         block_bytes: int,
         layout: bytes,
         key: bytes,
+        state_bytes: int = 0,
         admits_first: bool = False,
     ) -> PrefixStore:
         """Locks a folder, finds the blocks in it, and starts a thread to write and one to read.
@@ -504,6 +505,7 @@ class PrefixStore:
             block_bytes: Bytes of a block, over all planes.
             layout: 32 bytes that stand for the model, its numbers and their layout.
             key: 32 secret bytes.
+            state_bytes: Bytes of a recurrent state; 0 is a model without.
             admits_first: Whether a block is written at its first use, not at its second.
 
         Raises:
@@ -511,21 +513,33 @@ class PrefixStore:
             OSError: Another process has the folder, or it cannot be read and written.
         """
 
-    def write(self, pool: Tensor, uses: BlockUses) -> None:
+    def write(self, pool: Tensor, uses: BlockUses, group_bytes: Sequence[int]) -> None:
         """Copies used blocks that are worth it from a pool, uint8 `[planes, blocks, width]`.
+
+        Args:
+            pool: Where they lie.
+            uses: From `Scheduler.take_block_uses`.
+            group_bytes: Bytes of a block of each KV group, behind which zeros are written.
 
         Raises:
             ValueError: The pool has blocks of another size.
         """
 
-    def num_known(self, missing: MissingBlocks) -> int:
-        """Returns how many of the first missing blocks can be loaded."""
-
-    def begin_load(self, missing: MissingBlocks, saves: int | None = None) -> PrefixLoad | None:
-        """Begins to read the first missing blocks, as many as are known.
+    def write_state(self, name: bytes, is_hit: bool, states: Sequence[Tensor], row: int) -> None:
+        """Copies a used recurrent state that is worth it, in pieces of the size of a block.
 
         Args:
-            missing: From `Scheduler.missing_blocks`.
+            name: From `Scheduler.take_state_uses`, as is `is_hit`.
+            is_hit: Whether a request begins with it.
+            states: Of each layer, uint8 `[rows, width]`.
+            row: Where in each of them.
+        """
+
+    def begin_load(self, missing: MissingBlocks, saves: int | None = None) -> PrefixLoad | None:
+        """Begins to read missing blocks and behind them their state, as many as are known.
+
+        Args:
+            missing: From `Scheduler.stored_blocks`.
             saves: Nanoseconds to compute them; None is not known.
 
         Returns:
@@ -544,6 +558,12 @@ class PrefixLoad:
 
     def poll(self, timeout_s: float) -> int | None:
         """Returns how many blocks are ready; waits for the first. None if no more come."""
+
+    def keep_pieces(self, count: int) -> None:
+        """Keeps the next that are ready as pieces of a recurrent state."""
+
+    def place_state(self, states: Sequence[Tensor], row: int) -> None:
+        """Copies the pieces that were kept, all of a state, into a row of the states."""
 
     def place(self, pool: Tensor, blocks: Sequence[int]) -> None:
         """Copies the next blocks that are ready into these of a pool; none into block 0."""
@@ -1054,10 +1074,11 @@ class Scheduler:
         Their content stays until the next plan is carried out.
         """
 
-    def take_state_uses(self) -> list[tuple[bytes, int]]:
-        """Returns name and snapshot of the states that were saved or loaded since the last call.
+    def take_state_uses(self) -> list[tuple[bytes, int, bool]]:
+        """Returns the states that were saved or loaded since the last call.
 
-        Their content stays until the next plan is carried out.
+        Each has its name, its snapshot, and whether a request begins with it. Their content stays
+        until the next plan is carried out.
         """
 
     def missing_blocks(self, request_id: int) -> MissingBlocks:
@@ -1065,6 +1086,13 @@ class Scheduler:
 
         There are none where it could not begin behind them: without memory for snapshots of
         recurrent states.
+        """
+
+    def stored_blocks(self, request_id: int, store: PrefixStore) -> MissingBlocks:
+        """Names the blocks of the longest beginning of a new request that a store has all of.
+
+        It has all that the token behind them sees, and the recurrent state. There are none if the
+        prefix cache knows as much.
         """
 
     def block_names(self, request_id: int, first: int) -> MissingBlocks:

@@ -33,26 +33,18 @@ def answers(engine, asked=None):
 
 
 @pytest.fixture
-def key(tmp_path):
-    path = tmp_path / "key"
-    path.write_bytes(bytes(range(32)))
-    path.chmod(0o600)
-    return path
+def settings(store_settings):
+    return store_settings
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "store"
+def key(settings):
+    return Path(settings["prefix_store_key"])
 
 
 @pytest.fixture
-def settings(folder, key):
-    return {
-        "prefix_store": str(folder),
-        "prefix_store_bytes": "64MiB",
-        "prefix_store_key": str(key),
-        "prefix_store_uses": 1,
-    }
+def folder(settings):
+    return Path(settings["prefix_store"])
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.sampler import NoEnd
 from chairlift.engine.step import StepOutput, StepRecord
 from chairlift.engine.stepper import Stepper
-from chairlift.engine.transfer.layout import check_model, probe_prompt, read_used
+from chairlift.engine.transfer.layout import check_model, layout_of, probe_prompt, read_used
 
 if TYPE_CHECKING:
     from chairlift.model.config import ModelConfig
@@ -69,6 +69,7 @@ class Engine:
         preparer: Internal: checks requests and changes; any thread may call it.
         stepper: Internal: the scheduler and the runner.
         fault: What ended the engine's thread, if one did since the last restart.
+        prefix_store: Internal: blocks on disk, if there are any.
     """
 
     def __init__(
@@ -131,7 +132,8 @@ class Engine:
         self.text_limits = self.preparer.text_limits
         self._outputs: dict[int, Output] = {}
         self._is_closed = False
-        self._store: _core.PrefixStore | None = None
+        self.prefix_store: PrefixStore | None = None
+        self._layout: bytes | None = None
         if keys is not None:
             self._use_store(loaded, keys)
 
@@ -142,22 +144,22 @@ class Engine:
             ConfigError: The model or a setting does not fit it.
         """
         check_model(loaded, "prefix_store")
-        store = open_store(self.config, loaded, keys, self.probed_blocks())
-        self._store = store
+        store = open_store(self.config, loaded, keys, self.block_layout())
         if store is not None:
-            size = self.config.block_size
-            blocks = PrefixStore(store, loaded.kv_cache, keys.names, size, self.clock)
+            blocks = PrefixStore(store, self.config, loaded, keys.names, self.clock)
+            self.prefix_store = blocks
             self.stepper.use_exchange(blocks)
 
-    def probed_blocks(self) -> bytes:
-        """Return keys, values and states of a short prompt, as this process computes them."""
-        stepper = self.stepper
-        scheduler = stepper.core.scheduler
-        scheduler.track_block_uses()
-        vocab_size = stepper.loaded.config.spec.vocab_size
-        prompt = probe_prompt(vocab_size, self.max_context_len)
-        self.generate([prompt], Sampling(temperature=0.0), Stopping(max_tokens=1, ignore_eos=True))
-        return read_used(self.config, stepper.loaded, scheduler)
+    def block_layout(self) -> bytes:
+        """Return the layout of blocks and states; the first call computes a short prompt."""
+        if self._layout is None:
+            loaded, scheduler = self.stepper.loaded, self.stepper.core.scheduler
+            scheduler.track_block_uses()
+            prompt = probe_prompt(loaded.config.spec.vocab_size, self.max_context_len)
+            self.generate([prompt], Sampling(temperature=0.0), Stopping(1, ignore_eos=True))
+            probed = read_used(self.config, loaded, scheduler)
+            self._layout = layout_of(self.config, loaded, probed)
+        return self._layout
 
     def __enter__(self) -> Self:
         return self
@@ -356,7 +358,7 @@ class Engine:
 
     def prefix_store_stats(self) -> _core.PrefixStoreStats | None:
         """Return the counts of the prefix store; None without one. Any thread may call this."""
-        return None if self._store is None else self._store.stats()
+        return None if self.prefix_store is None else self.prefix_store.stats()
 
     def advance(self) -> StepOutput:
         """Launch what there is to run and end the oldest step; its events stay as they are.

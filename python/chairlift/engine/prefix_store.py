@@ -3,8 +3,9 @@
 ```text
 request added   missing blocks on disk? faster than computing? -> held (suspended), reads begin
 each turn       blocks that were read -> free blocks of the pool, known to the prefix cache
-all read, late, or damaged                -> released: in the queue, computes what is missing
-each step       blocks that were used -> the store's queue, a copy each
+                the pieces of a recurrent state behind them -> a snapshot, when all were read
+all read, late, or damaged            -> released: in the queue, computes what is missing
+each step       blocks and states that were used -> the store's queue, a copy each
 ```
 
 Files are read and written on threads of the store (`chairlift-prefix-store`); the engine's thread
@@ -17,21 +18,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from torch import Tensor
-
 from chairlift import _core
 from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError
 from chairlift.checkpoints.files.key_file import read_key
 from chairlift.engine.loading.loaded import LoadedModel
+from chairlift.engine.prepare.block_export import HeldBytes
 from chairlift.engine.prepare.prepared import Prepared
-from chairlift.engine.transfer.layout import layout_of, pool_bytes
+from chairlift.engine.transfer.exchange import Used
+from chairlift.engine.transfer.layout import BlockContents, block_bytes, pool_bytes
 from chairlift.engine.transfer.settings import check_settings
+from chairlift.engine.transfer.states import StatePieces
 
 logger = logging.getLogger(__name__)
 
 _MAX_PLACED: Final = 64
-"""Blocks that are copied into the pool between two steps, over all loads."""
+"""Blocks and pieces of states that are placed between two steps, over all loads."""
 _MIN_LOAD_NS: Final = 50_000_000
 """No load has less time than this: a clock of the system may be as late."""
 _MAX_LOAD_NS: Final = 5_000_000_000
@@ -80,7 +82,7 @@ def store_keys(config: EngineConfig) -> StoreKeys | None:
 
 
 def open_store(
-    config: EngineConfig, loaded: LoadedModel, keys: StoreKeys, probed: bytes
+    config: EngineConfig, loaded: LoadedModel, keys: StoreKeys, layout: bytes
 ) -> _core.PrefixStore | None:
     """Open the store of a model.
 
@@ -88,7 +90,7 @@ def open_store(
         config: Settings of the engine.
         loaded: The model.
         keys: From `store_keys`.
-        probed: The keys and values of `probe_prompt`, as this process computes them.
+        layout: From `layout_of`.
 
     Returns:
         The store; None where the folder cannot be used: the server works without.
@@ -98,13 +100,15 @@ def open_store(
     """
     assert config.prefix_store is not None, "invariant: the settings name a folder"
     assert config.prefix_store_bytes is not None, "invariant: the settings were checked"
-    pool = pool_bytes(loaded.kv_cache)
+    num_bytes = block_bytes(loaded.kv_cache)
+    states = StatePieces.of(loaded, num_bytes)
     try:
         return _core.PrefixStore(
             config.prefix_store,
             max_bytes=config.prefix_store_bytes,
-            block_bytes=pool.shape[0] * pool.shape[2],
-            layout=layout_of(config, loaded, probed),
+            block_bytes=num_bytes,
+            state_bytes=0 if states is None else states.num_bytes,
+            layout=layout,
             key=keys.checksums,
             admits_first=config.prefix_store_uses == 1,
         )
@@ -121,9 +125,14 @@ class _Loading:
 
     request_id: int
     load: _core.PrefixLoad
-    next_index: int
-    """Block index of the next block to be placed."""
+    next_number: int
+    """Number of the next block or piece to be placed."""
+    state_number: int
+    """Number of the first piece of the state, which follows the blocks."""
+    end_number: int
     deadline_ns: int
+    holds_state: bool = False
+    """Whether there is memory for the pieces of its state."""
 
 
 class PrefixStore:
@@ -136,30 +145,33 @@ class PrefixStore:
     def __init__(
         self,
         store: _core.PrefixStore,
-        pool: Tensor,
+        config: EngineConfig,
+        loaded: LoadedModel,
         names_key: bytes,
-        block_size: int,
         clock: Callable[[], int],
     ) -> None:
-        """Join a store and a pool.
+        """Join a store and the memory of a model.
 
         Args:
             store: An open store.
-            pool: The KV pool, `[planes, blocks, ...]` in memory of the CPU.
+            config: Settings of the engine.
+            loaded: The model, in memory of the CPU.
             names_key: From `StoreKeys`.
-            block_size: Tokens of a block.
             clock: Nanoseconds.
         """
         self.names_key = names_key
         self._store = store
-        self._pool = pool_bytes(pool)
-        self._block_size = block_size
+        self._pool = pool_bytes(loaded.kv_cache)
+        self._group_bytes = BlockContents(config, loaded).num_bytes
+        self._states = StatePieces.of(loaded, block_bytes(loaded.kv_cache))
+        self._held = HeldBytes()
+        self._block_size = config.block_size
         self._clock = clock
         self._loading: list[_Loading] = []
 
     def attach(self, scheduler: _core.Scheduler) -> None:
         """Begin with a new scheduler; loads for the one before end."""
-        self._loading.clear()
+        self._forget_all()
         scheduler.track_block_uses()
 
     @property
@@ -167,21 +179,30 @@ class PrefixStore:
         """Whether a request waits for blocks."""
         return bool(self._loading)
 
+    def holds(self, request_id: int) -> bool:
+        """Return whether a request waits for blocks."""
+        return any(loading.request_id == request_id for loading in self._loading)
+
     def begin(self, scheduler: _core.Scheduler, request_id: int, prepared: Prepared) -> None:
         """Hold a new request whose blocks are on disk, where loading is predicted to be faster."""
         del prepared
-        missing = scheduler.missing_blocks(request_id)
-        count = self._store.num_known(missing)
-        if count == 0:
+        missing = scheduler.stored_blocks(request_id, self._store)
+        if len(missing) == 0:
             return
         size = self._block_size
-        saves = scheduler.predict_prompt(missing.first * size, count * size)
+        saves = scheduler.predict_prompt(missing.first * size, missing.num_indices * size)
         load = self._store.begin_load(missing, saves)
         now = self._clock()
         if load is None or not scheduler.hold(now, request_id):
             return
         limit = _MAX_LOAD_NS if saves is None else max(_MIN_LOAD_NS, saves)
-        self._loading.append(_Loading(request_id, load, missing.first, now + limit))
+        state_number = missing.number + len(missing)
+        end_number = state_number
+        if self._states is not None:
+            end_number += self._states.num_pieces
+        self._loading.append(
+            _Loading(request_id, load, missing.number, state_number, end_number, now + limit)
+        )
 
     def turn(self, scheduler: _core.Scheduler) -> None:
         """Place blocks that were read, and release requests whose loads are over; before a step."""
@@ -191,6 +212,7 @@ class PrefixStore:
         for loading in self._loading:
             num_placed = self._place(scheduler, loading, room)
             if num_placed is None:
+                self._forget(loading)
                 scheduler.release_held(self._clock(), loading.request_id)
             else:
                 room -= num_placed
@@ -198,7 +220,7 @@ class PrefixStore:
         self._loading = still
 
     def _place(self, scheduler: _core.Scheduler, loading: _Loading, room: int) -> int | None:
-        """Return how many blocks were placed; None if nothing more is to be waited for."""
+        """Return how many blocks and pieces were placed; None if nothing is to be waited for."""
         if self._clock() >= loading.deadline_ns:
             return None
         count = loading.load.poll(0.0) if room > 0 else 0
@@ -206,24 +228,54 @@ class PrefixStore:
             return None
         if count == 0:
             return 0
-        at = loading.next_index
-        blocks = scheduler.insert_blocks(loading.request_id, at, min(count, room))
+        count, at = min(count, room), loading.next_number
+        num_blocks = min(count, max(0, loading.state_number - at))
+        blocks = scheduler.insert_blocks(loading.request_id, at, num_blocks)
         if blocks is None:
             return None
         loading.load.place(self._pool, blocks)
-        loading.next_index += len(blocks)
-        return len(blocks)
+        loading.next_number += len(blocks)
+        num_placed, num_pieces = len(blocks), count - num_blocks
+        if self._states is not None and num_placed == num_blocks and num_pieces > 0:
+            if not self._collect(scheduler, loading, num_pieces, self._states):
+                return None
+            num_placed = count
+        return None if loading.next_number == loading.end_number else num_placed
+
+    def _collect(
+        self,
+        scheduler: _core.Scheduler,
+        loading: _Loading,
+        num_pieces: int,
+        states: StatePieces,
+    ) -> bool:
+        """Keep pieces of a state until all are there; return whether more are waited for."""
+        if not loading.holds_state:
+            loading.holds_state = self._held.take(states.num_bytes)
+            if not loading.holds_state:
+                return False
+        loading.load.keep_pieces(num_pieces)
+        loading.next_number += num_pieces
+        if loading.next_number < loading.end_number:
+            return True
+        snapshot = scheduler.insert_state(loading.request_id)
+        if snapshot is not None:
+            loading.load.place_state(states.layers, states.row(snapshot))
+        return False
 
     def wait(self) -> None:
         """Wait a moment for a block, where there is no step to run."""
         if self._loading:
             self._loading[0].load.poll(_WAIT_S)
 
-    def keep(self, scheduler: _core.Scheduler) -> None:
-        """Offer the blocks that were used to the store; before anything is written to the pool."""
-        uses = scheduler.take_block_uses()
-        if uses is not None:
-            self._store.write(self._pool, uses)
+    def keep(self, used: Used) -> None:
+        """Offer what was used to the store; before anything is written to memory."""
+        if used.blocks is not None:
+            self._store.write(self._pool, used.blocks, self._group_bytes)
+        if self._states is not None:
+            layers, row = self._states.layers, self._states.row
+            for name, snapshot, is_hit in used.states:
+                self._store.write_state(name, is_hit, layers, row(snapshot))
 
     def stats(self) -> _core.PrefixStoreStats | None:
         """Return the counts; None once it is closed. Any thread may call this."""
@@ -231,6 +283,17 @@ class PrefixStore:
 
     def close(self) -> None:
         """Write what waits to be written, for a bounded time, and release the folder."""
-        self._loading.clear()
+        self._forget_all()
         if not self._store.close(_CLOSE_S):
             logger.warning("blocks were left unwritten: the disk is too slow")
+
+    def _forget_all(self) -> None:
+        for loading in self._loading:
+            self._forget(loading)
+        self._loading.clear()
+
+    def _forget(self, loading: _Loading) -> None:
+        """Hold nothing more of a load, which ends when it is dropped."""
+        if loading.holds_state:
+            assert self._states is not None, "invariant: a model without states holds none"
+            self._held.give_back(self._states.num_bytes)

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 from chairlift.engine.engine import Engine
+from chairlift.engine.store_first import StoreFirst
 from chairlift.engine.transfer.block_import import Fetcher
+from chairlift.engine.transfer.exchange import BlockExchange
 from chairlift.engine.transfer.exports import BlockExports
 from chairlift.engine.transfer.imports import BlockImports
-from chairlift.engine.transfer.layout import BlockContents, block_bytes, check_model, layout_of
+from chairlift.engine.transfer.layout import BlockContents, block_bytes, check_model
 from chairlift.engine.transfer.states import StatePieces
 
 
@@ -26,7 +28,7 @@ def export_blocks(engine: Engine) -> tuple[BlockExports, bytes]:
     loaded = engine.stepper.loaded
     states = StatePieces.of(loaded, block_bytes(loaded.kv_cache))
     exports = BlockExports(BlockContents(engine.config, loaded), states)
-    engine.stepper.use_exchange(exports)
+    _use(engine, exports)
     return exports, layout
 
 
@@ -55,12 +57,17 @@ def import_blocks(
         engine.clock,
         is_strict=is_strict,
     )
-    engine.stepper.use_exchange(imports)
+    _use(engine, imports)
     return imports
 
 
 def _layout(engine: Engine) -> bytes:
     """Return the layout of the blocks of an engine, whose model is checked first."""
     loaded = engine.stepper.loaded
-    check_model(loaded, "role", has_windows=True, has_states=True)
-    return layout_of(engine.config, loaded, engine.probed_blocks())
+    check_model(loaded, "role")
+    return engine.block_layout()
+
+
+def _use(engine: Engine, role: BlockExchange) -> None:
+    store = engine.prefix_store
+    engine.stepper.use_exchange(role if store is None else StoreFirst(store, role))

@@ -33,7 +33,7 @@ from chairlift.engine.runner.sampler import Sampled
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.engine.runner.step_inputs import StepInputs
 from chairlift.engine.step import InFlightStep, StepOutput, StepRecord
-from chairlift.engine.transfer.exchange import BlockExchange
+from chairlift.engine.transfer.exchange import BlockExchange, Used
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class Stepper:
                 self.exchange.turn(core.scheduler)
             number = core.scheduler.schedule(self.alive_ns, buffer)
             if self.exchange is not None:
-                self.exchange.keep(core.scheduler)
+                self.exchange.keep(Used.take(core.scheduler))
             self.num_waiting = core.scheduler.num_waiting
             if number is None:
                 return False
@@ -289,7 +289,7 @@ class Stepper:
                 self._num_fruitless = 0 if len(outcome.tokens) else self._num_fruitless
             self._follow(events)
             if self.exchange is not None:
-                self.exchange.keep(scheduler)
+                self.exchange.keep(Used.take(scheduler))
             if self._block_reports is not None:
                 self._block_reports.take(scheduler)
             load = scheduler.load()

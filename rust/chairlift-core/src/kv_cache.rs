@@ -33,7 +33,7 @@ use self::{
 pub use self::{
     block_log::{BlockEvent, BlockEventKind, BlockEvents},
     block_map::{CellUse, MAX_CELLS},
-    loaded::{BlockUse, MissingBlocks, StateUse, StoredName},
+    loaded::{BlockUse, MissingBlocks, StateUse, Stored, StoredName},
     prefix_cache::{Adapter, Namespace},
 };
 pub(crate) use self::{block_table::BlockTable, check::TableUse, loaded::Inserted};
@@ -149,34 +149,19 @@ impl KvCache {
     pub(crate) fn lookup(&self, table: &mut BlockTable, tokens: &[i32]) -> usize {
         let max_hits = (tokens.len() - 1) / self.block_size;
         self.extend_hashes(table, tokens, max_hits);
-        // By group: how many blocks up to the one at hand are known without a gap.
-        let mut known = vec![0; self.groups.len()];
-        let (mut num_hits, mut num_known) = (0, 0);
-        table.snapshot = None;
-        for block_index in 0..max_hits {
-            let end = block_index + 1;
-            let (mut suffices, mut may_follow) = (true, true);
-            for (group, known) in known.iter_mut().enumerate() {
-                let is_hit = self.hit(table, tokens, group, block_index).is_some();
-                *known = if is_hit { *known + 1 } else { 0 };
-                suffices &= *known >= end - self.first_seen(group, end);
-                may_follow &= is_hit || self.groups[group].kv.window.is_some();
-            }
-            if !may_follow {
-                break;
-            }
-            if !suffices {
-                continue;
-            }
+        let (mut num_hits, mut num_known, mut found) = (0, 0, None);
+        let is_hit = |group, block_index| self.hit(table, tokens, group, block_index).is_some();
+        self.beginnings(max_hits, is_hit, |end| {
             num_known = end;
             let Some(snapshots) = &self.snapshots else {
                 num_hits = end;
-                continue;
+                return;
             };
-            if let Some(snapshot) = snapshots.find(&table.hashes[block_index]) {
-                (num_hits, table.snapshot) = (end, Some(snapshot));
+            if let Some(snapshot) = snapshots.find(&table.hashes[end - 1]) {
+                (num_hits, found) = (end, Some(snapshot));
             }
-        }
+        });
+        table.snapshot = found;
         table.junction = (num_known > num_hits).then_some(num_known * self.block_size);
         num_hits
     }

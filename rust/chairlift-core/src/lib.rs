@@ -36,7 +36,7 @@ pub use events::RequestStats;
 pub use ids::{Nanos, RequestId, Row, Slot};
 pub use kv_cache::{
     Adapter, BlockEvent, BlockEventKind, BlockEvents, BlockUse, CellUse, MAX_CELLS, MissingBlocks,
-    Namespace, StateUse, StoredName,
+    Namespace, StateUse, Stored, StoredName,
 };
 pub use new_request::NewRequest;
 pub use prompt_output::PromptOptions;

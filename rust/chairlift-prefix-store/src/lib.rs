@@ -1,4 +1,4 @@
-//! Blocks of the prefix cache on disk, so that they outlive their eviction and the process.
+//! Blocks of the prefix cache on disk, and recurrent states behind them, so that they outlive their eviction and the process.
 //!
 //! ```text
 //! engine thread   offer ---> bounded queue ---> writer thread ---> segment files, append-only
@@ -11,6 +11,7 @@
 //! | `segment` | the form of a file: a header, then records of one size with a checksum each |
 //! | `index` | which block is where; rebuilt by a scan; bytes are bounded by the eviction of whole segments |
 //! | `writer`, `reader` | the two threads |
+//! | `pieces` | a recurrent state as records of the size of a block |
 //! | `admission` | which blocks are worth a write: those that are used again |
 //!
 //! What is read is what was written under this key for this layout, or a miss: a record that is short, changed or of
@@ -21,6 +22,7 @@ mod admission;
 mod counters;
 mod error;
 mod index;
+mod pieces;
 mod reader;
 mod segment;
 mod store;

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     counters::{Counters, count},
     index::Index,
+    pieces::fill_parts,
     segment::{Format, Name, RECORD_HEADER},
 };
 
@@ -146,6 +147,8 @@ pub struct Load {
     pub(crate) blocks: Receiver<Vec<u8>>,
     /// Records that were received and not taken.
     pub(crate) ready: Vec<Vec<u8>>,
+    /// The pieces of a state that were taken so far.
+    pub(crate) state: Vec<Vec<u8>>,
     pub(crate) is_done: bool,
     pub(crate) num_blocks: usize,
 }
@@ -175,6 +178,17 @@ impl Load {
             0 => Progress::Pending,
             count => Progress::Ready(count),
         }
+    }
+
+    /// Keeps the first `count` of those that are ready as the next pieces of a state.
+    pub fn keep_pieces(&mut self, count: usize) {
+        let count = count.min(self.ready.len());
+        self.state.extend(self.ready.drain(..count));
+    }
+
+    /// Fills the parts of a state with the pieces that were kept, and forgets these.
+    pub fn fill_state(&mut self, parts: &mut [&mut [u8]]) {
+        fill_parts(&std::mem::take(&mut self.state), parts);
     }
 
     /// Takes the first `count` of the blocks that are ready: the bytes of each.

@@ -20,6 +20,7 @@ use crate::{
     counters::{Counters, Stats, count},
     error::StoreError,
     index::Index,
+    pieces::{append_piece, piece_names},
     reader::{Load, MAX_READY, Read, Reader, Speed},
     segment::{Format, HEADER, Name, RECORD_HEADER},
     writer::{MIN_SEGMENTS, Write, Writer},
@@ -40,6 +41,8 @@ pub struct Options {
     /// Bytes of all segments, at most.
     pub max_bytes: u64,
     pub block_bytes: usize,
+    /// Bytes of a recurrent state; 0 is a model without.
+    pub state_bytes: usize,
     /// Stands for all that must be equal where a block is used again: model, numbers, layout, version.
     pub layout: [u8; 32],
     /// Secret; checksums depend on it.
@@ -79,6 +82,8 @@ pub struct Store {
     counters: Arc<Counters>,
     speed: Arc<Speed>,
     admission: Admission,
+    /// Records of a state.
+    num_pieces: usize,
     num_pending: Arc<AtomicUsize>,
     max_pending: usize,
     /// None once it is closed.
@@ -98,12 +103,15 @@ impl Store {
             folder,
             max_bytes,
             block_bytes,
+            state_bytes,
             layout,
             key,
             admits_first,
         } = options;
         let format = Format::new(layout, &key, block_bytes);
-        let min = MIN_SEGMENTS * (HEADER + format.record_bytes());
+        let num_pieces = state_bytes.div_ceil(block_bytes);
+        // A state does not remove its own first pieces.
+        let min = MIN_SEGMENTS * (HEADER + (1 + num_pieces as u64) * format.record_bytes());
         if max_bytes < min {
             let got = max_bytes;
             return Err(StoreError::TooSmall { min, got });
@@ -146,6 +154,7 @@ impl Store {
             counters,
             speed,
             admission: Admission::new(admits_first),
+            num_pieces,
             num_pending,
             max_pending,
             queues: Some((write_queue, read_queue)),
@@ -162,16 +171,41 @@ impl Store {
     /// Offers a block that a request has computed, or found in the cache (`is_hit`). If it is worth a write and the queue
     /// has room, `append` adds its bytes to a buffer.
     pub fn offer(&mut self, name: Name, is_hit: bool, append: impl FnOnce(&mut Vec<u8>)) {
-        let Some((writes, _)) = &self.queues else {
-            return;
-        };
-        if self.index.lock().contains(&name) || !self.admission.admits(name, is_hit) {
+        if self.contains(&name) || !self.admission.admits(name, is_hit) {
             return;
         }
         if self.num_pending.load(Relaxed) >= self.max_pending {
             count(&self.counters.dropped);
             return;
         }
+        self.queue(name, append);
+    }
+
+    /// Offers a recurrent state, which lies in parts, as `offer` does a block. Where the queue has no room for all of its pieces
+    /// none is written.
+    pub fn offer_state(&mut self, name: &Name, is_hit: bool, parts: &[&[u8]]) {
+        let names = piece_names(name, self.num_pieces).enumerate();
+        let lacking: Vec<_> = names.filter(|(_, name)| !self.contains(name)).collect();
+        if lacking.is_empty() || !self.admission.admits(*name, is_hit) {
+            return;
+        }
+        if self.num_pending.load(Relaxed) + lacking.len() > self.max_pending {
+            self.counters
+                .dropped
+                .fetch_add(lacking.len() as u64, Relaxed);
+            return;
+        }
+        for (piece, name) in lacking {
+            let piece_bytes = self.format.block_bytes;
+            self.queue(name, |out| append_piece(parts, piece, piece_bytes, out));
+        }
+    }
+
+    /// Queues a record to be written.
+    fn queue(&self, name: Name, append: impl FnOnce(&mut Vec<u8>)) {
+        let Some((writes, _)) = &self.queues else {
+            return;
+        };
         let mut record = Vec::with_capacity(RECORD_HEADER + self.format.block_bytes);
         record.resize(RECORD_HEADER, 0);
         append(&mut record);
@@ -183,33 +217,49 @@ impl Store {
         }
     }
 
+    /// Whether a block, or a piece of a state, can be loaded.
+    pub fn contains(&self, name: &Name) -> bool {
+        self.index.lock().contains(name)
+    }
+
+    /// Whether all pieces of a state can be loaded.
+    pub fn contains_state(&self, name: &Name) -> bool {
+        let index = self.index.lock();
+        piece_names(name, self.num_pieces).all(|name| index.contains(&name))
+    }
+
     /// The number of leading blocks that can be loaded.
     pub fn num_known(&self, names: &[Name]) -> usize {
         let index = self.index.lock();
         names.iter().take_while(|name| index.contains(name)).count()
     }
 
-    /// Begins to load the leading blocks that are known; None if there are none, if `saves` says that computing so many is
-    /// no slower, or if too many loads wait. `saves` of None is not known yet.
+    /// Begins to load the leading blocks that are known, and behind all of them a state; None if there are none, if they
+    /// take no less than `saves`, which computing them takes, or if too many loads wait. `saves` of None is not known yet.
     pub fn begin_load(
         &self,
-        names: &[Name],
-        saves: impl FnOnce(usize) -> Option<Duration>,
+        blocks: &[Name],
+        state: Option<&Name>,
+        saves: Option<Duration>,
     ) -> Option<Load> {
         let (_, reads) = self.queues.as_ref()?;
-        let num_blocks = self.num_known(names);
+        let pieces = state.map(|name| piece_names(name, self.num_pieces));
+        let mut names = blocks.to_vec();
+        names.extend(pieces.into_iter().flatten());
+        let num_blocks = self.num_known(&names);
         if num_blocks == 0 {
             return None;
         }
+        names.truncate(num_blocks);
         let num_bytes = num_blocks as u64 * self.format.record_bytes();
-        if saves(num_blocks).is_some_and(|time| time <= self.speed.predict(num_bytes)) {
+        if saves.is_some_and(|time| time <= self.speed.predict(num_bytes)) {
             self.speed.decline();
             count(&self.counters.declined);
             return None;
         }
         let (sender, blocks) = sync_channel(MAX_READY);
         let read = Read {
-            names: names[..num_blocks].to_vec(),
+            names,
             blocks: sender,
         };
         self.speed.begin(num_bytes);
@@ -221,6 +271,7 @@ impl Store {
         Some(Load {
             blocks,
             ready: Vec::new(),
+            state: Vec::new(),
             is_done: false,
             num_blocks,
         })

@@ -1,8 +1,8 @@
-//! `PrefixStore`: blocks of the prefix cache on disk, copied from the pool and into it.
+//! `PrefixStore`: blocks and recurrent states of the prefix cache on disk, copied from the memory of a model and into it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::Range, path::PathBuf, time::Duration};
 
-use chairlift_core::BlockUse;
+use chairlift_core::{BlockUse, Stored, StoredName};
 use chairlift_prefix_store::{self as store, Options, Progress, Stats, StoreError};
 use chairlift_tensor::{Borrows, Tensor, TensorMut};
 use parking_lot::Mutex;
@@ -109,6 +109,15 @@ impl PoolShape {
         }
     }
 
+    /// As `append`, with zeros behind the first so many bytes.
+    fn append_written(self, pool: &[u8], block: u32, num_bytes: usize, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.append(pool, block, out);
+        if let Some(rest) = out.get_mut(start + num_bytes..) {
+            rest.fill(0);
+        }
+    }
+
     fn fill(self, pool: &mut [u8], block: u32, bytes: &[u8]) {
         for (start, bytes) in self.starts(block).zip(bytes.chunks_exact(self.width)) {
             pool[start..start + self.width].copy_from_slice(bytes);
@@ -191,19 +200,21 @@ impl MissingBlocks {
 #[pymethods]
 impl PrefixStore {
     #[new]
-    #[pyo3(signature = (folder, *, max_bytes, block_bytes, layout, key, admits_first = false))]
+    #[pyo3(signature = (folder, *, max_bytes, block_bytes, layout, key, state_bytes = 0, admits_first = false))]
     fn new(
         folder: PathBuf,
         max_bytes: u64,
         block_bytes: usize,
         layout: [u8; 32],
         key: [u8; 32],
+        state_bytes: usize,
         admits_first: bool,
     ) -> PyResult<Self> {
         let store = store::Store::open(Options {
             folder,
             max_bytes,
             block_bytes,
+            state_bytes,
             layout,
             key,
             admits_first,
@@ -219,7 +230,13 @@ impl PrefixStore {
         })
     }
 
-    fn write(&self, py: Python<'_>, pool: Tensor, uses: &BlockUses) -> PyResult<()> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        pool: Tensor,
+        uses: &BlockUses,
+        group_bytes: Vec<usize>,
+    ) -> PyResult<()> {
         let shape = PoolShape::of(&pool)?;
         let mut borrows = Borrows::default();
         let pool = borrows.slice::<u8>("pool", &pool)?;
@@ -232,30 +249,54 @@ impl PrefixStore {
             for &BlockUse {
                 block,
                 name,
+                group,
                 is_hit,
-                ..
             } in &uses.0
             {
                 shape.check(block)?;
-                store.offer(name, is_hit, |out| shape.append(pool, block, out));
+                let num_bytes = *group_bytes.get(group).ok_or_else(|| {
+                    let got = group_bytes.len();
+                    PyValueError::new_err(format!(
+                        "group_bytes: expected one of group {group}, got {got}"
+                    ))
+                })?;
+                store.offer(name, is_hit, |out| {
+                    shape.append_written(pool, block, num_bytes, out);
+                });
             }
             Ok(())
         })
     }
 
-    fn num_known(&self, missing: &MissingBlocks) -> usize {
-        let inner = self.inner.lock();
-        let known = inner
-            .as_ref()
-            .map(|store| store.num_known(&missing.0.names));
-        known.unwrap_or(0)
+    fn write_state(
+        &self,
+        py: Python<'_>,
+        name: StoredName,
+        is_hit: bool,
+        states: Vec<Tensor>,
+        row: usize,
+    ) -> PyResult<()> {
+        let mut borrows = Borrows::default();
+        let mut parts = Vec::with_capacity(states.len());
+        for layer in &states {
+            let bytes = row_bytes(layer, row)?;
+            parts.push(&borrows.slice::<u8>("states", layer)?[bytes]);
+        }
+        py.detach(|| {
+            if let Some(store) = &mut *self.inner.lock() {
+                store.offer_state(&name, is_hit, &parts);
+            }
+        });
+        Ok(())
     }
 
     #[pyo3(signature = (missing, saves = None))]
     fn begin_load(&self, missing: &MissingBlocks, saves: Option<u64>) -> Option<PrefixLoad> {
         let inner = self.inner.lock();
         let saves = saves.map(Duration::from_nanos);
-        let load = inner.as_ref()?.begin_load(&missing.0.names, |_| saves)?;
+        let missing = &missing.0;
+        let store = inner.as_ref()?;
+        let load = store.begin_load(&missing.names, missing.state.as_ref(), saves)?;
         Some(PrefixLoad {
             inner: Mutex::new(load),
         })
@@ -272,6 +313,32 @@ impl PrefixStore {
         let store = self.inner.lock().take();
         Ok(py.detach(|| store.is_none_or(|mut store| store.close(timeout))))
     }
+}
+
+/// A store that is closed has nothing.
+impl Stored for PrefixStore {
+    fn has_block(&self, name: &StoredName) -> bool {
+        let inner = self.inner.lock();
+        inner.as_ref().is_some_and(|store| store.contains(name))
+    }
+
+    fn has_state(&self, name: &StoredName) -> bool {
+        let inner = self.inner.lock();
+        inner
+            .as_ref()
+            .is_some_and(|store| store.contains_state(name))
+    }
+}
+
+/// Where the bytes of a row lie in the states of a layer, `[rows, bytes]`.
+fn row_bytes(layer: &Tensor, row: usize) -> PyResult<Range<usize>> {
+    let [num_rows, width] = layer.dims("states")?;
+    if row < num_rows {
+        return Ok(row * width..(row + 1) * width);
+    }
+    Err(PyValueError::new_err(format!(
+        "row: expected less than {num_rows}, got {row}"
+    )))
 }
 
 fn check_size(shape: PoolShape, store: &store::Store) -> PyResult<()> {
@@ -294,6 +361,21 @@ impl PrefixLoad {
             Progress::Pending => Some(0),
             Progress::Done => None,
         })
+    }
+
+    fn keep_pieces(&self, count: usize) {
+        self.inner.lock().keep_pieces(count);
+    }
+
+    fn place_state(&self, py: Python<'_>, states: Vec<TensorMut>, row: usize) -> PyResult<()> {
+        let mut borrows = Borrows::default();
+        let mut parts = Vec::with_capacity(states.len());
+        for layer in &states {
+            let bytes = row_bytes(layer, row)?;
+            parts.push(&mut borrows.slice_mut::<u8>("states", layer)?[bytes]);
+        }
+        py.detach(|| self.inner.lock().fill_state(&mut parts));
+        Ok(())
     }
 
     fn place(&self, py: Python<'_>, pool: TensorMut, blocks: Vec<u32>) -> PyResult<()> {

@@ -18,7 +18,7 @@ use crate::{
     events::{Buffers, Events, end_reason},
     load::Load,
     new_request::NewRequest,
-    prefix_store::{BlockUses, MissingBlocks},
+    prefix_store::{BlockUses, MissingBlocks, PrefixStore},
     step_record,
     text::{StopRegex, TokenTable},
     waits::Waiting,
@@ -310,14 +310,19 @@ impl Scheduler {
         (!uses.is_empty()).then_some(BlockUses(uses))
     }
 
-    fn take_state_uses<'py>(&mut self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, u32)> {
+    fn take_state_uses<'py>(&mut self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, u32, bool)> {
         let uses = self.inner.take_state_uses().into_iter();
-        uses.map(|used| (PyBytes::new(py, &used.name), used.snapshot))
+        uses.map(|used| (PyBytes::new(py, &used.name), used.snapshot, used.is_hit))
             .collect()
     }
 
     fn missing_blocks(&mut self, request_id: u64) -> MissingBlocks {
         MissingBlocks(self.inner.missing_blocks(RequestId(request_id)))
+    }
+
+    fn stored_blocks(&mut self, request_id: u64, store: &PrefixStore) -> MissingBlocks {
+        let request = RequestId(request_id);
+        MissingBlocks(self.inner.stored_blocks(request, store))
     }
 
     fn block_names(&mut self, request_id: u64, first: usize) -> MissingBlocks {

@@ -1,5 +1,7 @@
 //! Requests that wait for blocks from the store, which keeps what was used.
 
+use chairlift_core::Stored;
+
 use crate::{
     tally::Sight,
     workload::Label,
@@ -18,12 +20,23 @@ impl World {
             return Ok(());
         };
         let id = self.clients[index].id;
-        let missing = self.scheduler.missing_blocks(id);
+        // As a server does that reads a disk, or as one that others compute prompts for.
+        let is_disk = label.is_multiple_of(2);
+        let missing = if is_disk {
+            self.scheduler.stored_blocks(id, &self.store)
+        } else {
+            self.scheduler.missing_blocks(id)
+        };
         let known: Vec<_> = missing
             .names
             .iter()
-            .map_while(|name| self.store.blocks.get(name))
+            .map_while(|name| self.store.block(name))
             .collect();
+        let has_state = missing.state.is_none_or(|name| self.store.has_state(&name));
+        ensure!(
+            !is_disk || known.len() == missing.names.len() && has_state,
+            "#{label} is to load a beginning that the store lacks a part of"
+        );
         if known.is_empty() {
             return Ok(());
         }
@@ -46,12 +59,16 @@ impl World {
                 num_filled += 1;
             }
         }
+        let mut is_whole = blocks.len() == missing.names.len();
         // A state is of use behind all blocks alone, which may have come at another time.
-        if let Some(content) = missing.state.and_then(|name| self.store.states.get(&name))
-            && let Some(snapshot) = self.scheduler.insert_state(id)
-        {
-            self.device.states.fill(snapshot, *content);
-            self.tally.saw(Sight::StateFilled);
+        if let Some(name) = missing.state {
+            let content = self.store.state(&name);
+            let snapshot = content.and_then(|_| self.scheduler.insert_state(id));
+            if let (Some(content), Some(snapshot)) = (content, snapshot) {
+                self.device.states.fill(snapshot, content);
+                self.tally.saw(Sight::StateFilled);
+            }
+            is_whole &= snapshot.is_some();
         }
         // Of a group with a window few blocks stand for all before them.
         let config = &self.scenario.config;
@@ -63,6 +80,19 @@ impl World {
         };
         self.clients[index].num_loaded += num_indices * config.block_size;
         self.scheduler.release_held(self.now, id);
+        if is_disk && is_whole && label.is_multiple_of(4) {
+            // To ask again leaves nothing that counts as loaded.
+            self.clients[index].num_loaded = 0;
+            let (found, end) = (
+                self.scheduler.missing_blocks(id).first,
+                missing.first + missing.num_indices,
+            );
+            ensure!(
+                found >= end,
+                "#{label} finds {found} blocks, though all of {end} were loaded"
+            );
+            self.tally.saw(Sight::LoadedWhole);
+        }
         self.last_change = self.tally.steps();
         self.attempt.is_unsettled |= self.attempt.oldest.is_some();
         self.clients[index].wait.suspend(latest, false);

@@ -2,18 +2,32 @@
 
 use std::collections::HashMap;
 
-use chairlift_core::{Scheduler, StoredName};
+use chairlift_core::{Scheduler, Stored, StoredName};
 
 use crate::device::Device;
 
 /// Blocks that the store holds at most; it begins again when it is full.
 const MAX_BLOCKS: usize = 4096;
 
+/// One of so many blocks, and of so many states, is lost, so that beginnings end before gaps.
+const LOST_BLOCKS: u8 = 32;
+const LOST_STATES: u8 = 4;
+
 /// What was in a block or a state when it was used, by its name.
 #[derive(Default)]
 pub(crate) struct Store {
-    pub(crate) blocks: HashMap<StoredName, Vec<u64>>,
-    pub(crate) states: HashMap<StoredName, u64>,
+    blocks: HashMap<StoredName, Vec<u64>>,
+    states: HashMap<StoredName, u64>,
+}
+
+impl Stored for Store {
+    fn has_block(&self, name: &StoredName) -> bool {
+        self.block(name).is_some()
+    }
+
+    fn has_state(&self, name: &StoredName) -> bool {
+        self.state(name).is_some()
+    }
 }
 
 impl Store {
@@ -21,6 +35,17 @@ impl Store {
     pub(crate) fn new(scheduler: &mut Scheduler) -> Self {
         scheduler.track_block_uses();
         Self::default()
+    }
+
+    pub(crate) fn block(&self, name: &StoredName) -> Option<&Vec<u64>> {
+        self.blocks
+            .get(name)
+            .filter(|_| !name[0].is_multiple_of(LOST_BLOCKS))
+    }
+
+    pub(crate) fn state(&self, name: &StoredName) -> Option<u64> {
+        let state = self.states.get(name).copied();
+        state.filter(|_| !name[0].is_multiple_of(LOST_STATES))
     }
 
     /// Takes what was used since the last call, as it lies in memory now.

@@ -74,6 +74,7 @@ sights! {
     Evicted "cached blocks evicted",
     Loaded "blocks loaded from a store",
     StateFilled "recurrent states loaded from a store",
+    LoadedWhole "beginnings of prompts loaded whole",
     BlockEvents "block events",
     Flushes "flushes",
     ClockForward "clock jumps forward",

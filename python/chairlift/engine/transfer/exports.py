@@ -16,6 +16,7 @@ import secrets
 from chairlift import _core
 from chairlift.engine.prepare.block_export import BlockExport, ExportedBlock, HeldBytes
 from chairlift.engine.prepare.prepared import Prepared
+from chairlift.engine.transfer.exchange import Used
 from chairlift.engine.transfer.layout import BlockContents
 from chairlift.engine.transfer.states import StatePieces
 
@@ -80,14 +81,13 @@ class BlockExports:
                 else:
                     self._wanted.pop(name, None)
 
-    def keep(self, scheduler: _core.Scheduler) -> None:
+    def keep(self, used: Used) -> None:
         """Copy the blocks and states that were used to the exports that lack them."""
-        uses = scheduler.take_block_uses()
-        if uses is not None and self._wanted:
-            self._keep_blocks(uses)
+        if used.blocks is not None and self._wanted:
+            self._keep_blocks(used.blocks)
         if self._states is not None:
             # They follow their blocks: what comes before its turn may find no room.
-            self._keep_states(scheduler, self._states)
+            self._keep_states(used, self._states)
 
     def _keep_blocks(self, uses: _core.BlockUses) -> None:
         for place, (name, group) in enumerate(zip(uses.names(), uses.groups(), strict=True)):
@@ -97,8 +97,8 @@ class BlockExports:
                 for export, number in wanting:
                     export.put(ExportedBlock(number, data))
 
-    def _keep_states(self, scheduler: _core.Scheduler, states: StatePieces) -> None:
-        for name, snapshot in scheduler.take_state_uses():
+    def _keep_states(self, used: Used, states: StatePieces) -> None:
+        for name, snapshot, _ in used.states:
             wanting = self._wanted.pop(name, None)
             if wanting is not None:
                 pieces = states.read(snapshot)

@@ -25,6 +25,7 @@ from chairlift.engine.prepare.block_export import HeldBytes
 from chairlift.engine.prepare.block_source import scope_of
 from chairlift.engine.prepare.prepared import Prepared
 from chairlift.engine.transfer.block_import import BlockImport, Fetcher
+from chairlift.engine.transfer.exchange import Used
 from chairlift.engine.transfer.layout import pool_bytes
 from chairlift.engine.transfer.states import StatePieces
 
@@ -233,10 +234,8 @@ class BlockImports:
     def _fail(self, scheduler: _core.Scheduler, request_id: int) -> None:
         scheduler.abort(self._clock(), request_id, "PREFILL_UNAVAILABLE")
 
-    def keep(self, scheduler: _core.Scheduler) -> None:
-        """Drop what the scheduler tells of used blocks and states: nothing keeps them."""
-        scheduler.take_block_uses()
-        scheduler.take_state_uses()
+    def keep(self, used: Used) -> None:
+        """Keep nothing."""
 
     def wait(self) -> None:
         """Wait a moment for a block, where there is no step to run."""

@@ -22,32 +22,23 @@ PROBE_TOKENS: Final = 64
 """Tokens whose keys and values stand for the model and its numbers."""
 
 
-def check_model(
-    loaded: LoadedModel, option: str, *, has_windows: bool = False, has_states: bool = False
-) -> None:
+def check_model(loaded: LoadedModel, option: str) -> None:
     """Check that the blocks of a model can be moved.
 
     Args:
         loaded: The model.
         option: The setting that moves blocks, for errors.
-        has_windows: Whether the layers may have windows.
-        has_states: Whether they may have recurrent states, if these are kept.
 
     Raises:
-        ConfigError: It has windows or recurrent states and may not, runs on a GPU, or is an
-            encoder.
+        ConfigError: It runs on a GPU, is an encoder, or has recurrent states that are not kept.
     """
     unsupported_reason = None
     if not isinstance(loaded.config, ModelConfig) or loaded.runner_factory is not None:
         unsupported_reason = "an encoder"
     elif loaded.resolved.accelerator is not None:
         unsupported_reason = "a model on a GPU"
-    elif loaded.config.spec.has_state and not has_states:
-        unsupported_reason = "a model with recurrent states"
     elif loaded.num_state_snapshots == 0:
         unsupported_reason = "a model with recurrent states and no state_snapshots"
-    elif not has_windows and list(loaded.config.spec.kv_windows) != [None]:
-        unsupported_reason = "a model with sliding windows"
     if unsupported_reason is not None:
         message = f"{option}: expected none for {unsupported_reason}"
         raise ConfigError(message)
@@ -78,6 +69,7 @@ class BlockContents:
 
     Attributes:
         block_bytes: Bytes of a block.
+        num_bytes: Bytes that the layers of each KV group write of a block.
     """
 
     def __init__(self, config: EngineConfig, loaded: LoadedModel) -> None:
@@ -88,11 +80,11 @@ class BlockContents:
         assert isinstance(config_of_model, ModelConfig), "invariant: encoders move no blocks"
         spec, dtype = config_of_model.spec, config_of_model.dtype
         places = layer_places(spec, loaded.resolved.backend, config.block_size, dtype)
-        self._num_bytes = [0] * len(spec.kv_windows)
+        self.num_bytes = [0] * len(spec.kv_windows)
         for group, place in zip(spec.layer_groups, places, strict=True):
             if group is not None and place is not None:
                 end = place.first + place.num_bytes
-                self._num_bytes[group] = max(self._num_bytes[group], end)
+                self.num_bytes[group] = max(self.num_bytes[group], end)
 
     def of_all(self, uses: _core.BlockUses) -> bytes:
         """Return the bytes of all blocks that were used, one behind the other."""
@@ -108,7 +100,7 @@ class BlockContents:
             group: Its KV group.
         """
         data = uses.contents(self._pool, [place])
-        num_bytes = self._num_bytes[group]
+        num_bytes = self.num_bytes[group]
         return data[:num_bytes].ljust(len(data), b"\0") if num_bytes < len(data) else data
 
 
@@ -118,7 +110,7 @@ def read_used(config: EngineConfig, loaded: LoadedModel, scheduler: _core.Schedu
     used = b"" if uses is None else BlockContents(config, loaded).of_all(uses)
     states = StatePieces.of(loaded, block_bytes(loaded.kv_cache))
     if states is not None:
-        for _, snapshot in scheduler.take_state_uses():
+        for _, snapshot, _ in scheduler.take_state_uses():
             used += b"".join(states.read(snapshot))
     return used
 

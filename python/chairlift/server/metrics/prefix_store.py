@@ -21,7 +21,7 @@ class PrefixStoreCollector(Collector):
         if stats is None:
             return
         gauges = (
-            ("blocks", "KV blocks on disk that can be loaded.", stats.num_blocks),
+            ("blocks", "KV blocks, and pieces of states, that can be loaded.", stats.num_blocks),
             ("bytes", "Bytes of the prefix store, of all models.", stats.num_bytes),
             ("foreign_segments", "Segments of other models or keys.", stats.num_foreign),
         )

@@ -50,9 +50,6 @@ def peer_settings(config: ServerConfig, engine_config: EngineConfig) -> PeerSett
     if config.role is None:
         return None
     check_settings(engine_config, f"role {config.role}")
-    if engine_config.prefix_store is not None:
-        message = f"prefix_store: expected none with role {config.role}"
-        raise ConfigError(message)
     if config.role is Role.PREFILL:
         return None
     if config.prefill_peers is None:

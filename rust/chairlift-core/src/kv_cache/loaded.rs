@@ -7,8 +7,9 @@
 //!
 //! A block goes by a keyed hash of its name and its KV group, which is the same in the next process that has the same key.
 //!
-//! The blocks of a prompt that are kept or moved have numbers, by block index and then by group. A group with a window has those
-//! alone that the token behind the last full block sees; of one group without a window, numbers are block indices:
+//! What a request lacks is a beginning of its prompt: all full blocks, where another server computes what it has not, or as many as a
+//! store has all of. Its blocks have numbers, by block index and then by group. A group with a window has those
+//! alone that the token behind the last block sees; of one group without a window, numbers are block indices:
 //!
 //! ```text
 //! block index           0    1    2    3
@@ -39,11 +40,21 @@ pub struct MissingBlocks {
     pub state: Option<StoredName>,
 }
 
+/// What a store has, by the names of blocks and of recurrent states.
+pub trait Stored {
+    fn has_block(&self, name: &StoredName) -> bool;
+
+    /// All of a state: a part is of no use.
+    fn has_state(&self, name: &StoredName) -> bool;
+}
+
 /// What was filled from outside for a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Inserted {
     /// The block index from which on it lacked blocks.
     pub(crate) first: usize,
+    /// The block index behind those that it lacked.
+    pub(crate) wanted: usize,
     /// Block indices from there on that are known for this reason.
     pub(crate) num_indices: usize,
     /// The index behind the last of these.
@@ -51,10 +62,11 @@ pub(crate) struct Inserted {
 }
 
 impl Inserted {
-    /// Nothing, for a request that lacks blocks from a block index on.
-    pub(crate) fn behind(first: usize) -> Self {
+    /// Nothing, for a request that lacks these blocks.
+    pub(crate) fn of(missing: &MissingBlocks) -> Self {
         Self {
-            first,
+            first: missing.first,
+            wanted: missing.first + missing.num_indices,
             num_indices: 0,
             end: 0,
         }
@@ -89,6 +101,8 @@ pub struct BlockUse {
 pub struct StateUse {
     pub snapshot: Snapshot,
     pub name: StoredName,
+    /// A request begins with it.
+    pub is_hit: bool,
 }
 
 /// The uses that were not taken yet.
@@ -139,10 +153,24 @@ impl KvCache {
     }
 
     /// The state behind a block can be found from now on, or a request begins with it.
-    pub(super) fn note_state_use(&mut self, snapshot: Snapshot, hash: &BlockHash) {
+    pub(super) fn note_state_use(&mut self, snapshot: Snapshot, hash: &BlockHash, is_hit: bool) {
         if let Some(log) = &mut self.uses {
             let name = log.name(hash, STATE);
-            log.state_uses.push(StateUse { snapshot, name });
+            log.state_uses.push(StateUse {
+                snapshot,
+                name,
+                is_hit,
+            });
+        }
+    }
+
+    /// A request has ended. Of the states of its answer, which took each other's place, the last one is told.
+    pub(crate) fn note_last_state(&mut self, table: &BlockTable) {
+        let (Some(hash), Some(snapshots)) = (table.last_saved, &self.snapshots) else {
+            return;
+        };
+        if let Some(snapshot) = snapshots.find(&hash).filter(|_| table.is_stored) {
+            self.note_state_use(snapshot, &hash, false);
         }
     }
 
@@ -176,50 +204,118 @@ impl KvCache {
         };
         let max_hits = (tokens.len() - 1) / self.block_size;
         self.extend_hashes(table, tokens, max_hits);
-        let number = self.numbered(max_hits).take_while(|&(i, _)| i < first);
+        self.named(log, table, first, max_hits)
+    }
+
+    /// The blocks from the block index `first` on of the longest beginning of `tokens` that a request could begin with if a
+    /// store gave what it has; none if that is no longer than what is known, which ends at `first`.
+    pub(crate) fn stored(
+        &self,
+        table: &mut BlockTable,
+        tokens: &[i32],
+        first: usize,
+        store: &impl Stored,
+    ) -> MissingBlocks {
+        let Some(log) = &self.uses else {
+            return MissingBlocks::default();
+        };
+        let max_hits = (tokens.len() - 1) / self.block_size;
+        self.extend_hashes(table, tokens, max_hits);
+        let is_known = |group, block_index| {
+            if block_index < first {
+                self.hit(table, tokens, group, block_index).is_some()
+            } else {
+                store.has_block(&log.name(&table.hashes[block_index], group))
+            }
+        };
+        let has_state = |end: usize| {
+            self.snapshots.is_none() || store.has_state(&log.name(&table.hashes[end - 1], STATE))
+        };
+        let mut longest = first;
+        self.beginnings(max_hits, is_known, |end| {
+            if end > first && has_state(end) {
+                longest = end;
+            }
+        });
+        if longest == first {
+            return MissingBlocks::default();
+        }
+        self.named(log, table, first, longest)
+    }
+
+    /// Calls `visit` with each number of leading blocks, `max_hits` at most, of which all is known that later tokens see.
+    pub(super) fn beginnings(
+        &self,
+        max_hits: usize,
+        is_known: impl Fn(usize, usize) -> bool,
+        mut visit: impl FnMut(usize),
+    ) {
+        // By group: how many blocks up to the one at hand are known without a gap.
+        let mut known = vec![0; self.groups.len()];
+        for block_index in 0..max_hits {
+            let end = block_index + 1;
+            let (mut suffices, mut may_follow) = (true, true);
+            for (group, known) in known.iter_mut().enumerate() {
+                let is_hit = is_known(group, block_index);
+                *known = if is_hit { *known + 1 } else { 0 };
+                suffices &= *known >= end - self.first_seen(group, end);
+                may_follow &= is_hit || self.groups[group].kv.window.is_some();
+            }
+            if !may_follow {
+                break;
+            }
+            if suffices {
+                visit(end);
+            }
+        }
+    }
+
+    /// The blocks of a beginning of `end` blocks from the block index `first` on, and the state behind it.
+    fn named(&self, log: &UseLog, table: &BlockTable, first: usize, end: usize) -> MissingBlocks {
+        let number = self.numbered(end).take_while(|&(i, _)| i < first);
         let mut missing = MissingBlocks {
             first,
-            num_indices: max_hits.saturating_sub(first),
+            num_indices: end.saturating_sub(first),
             number: number.count(),
             ..MissingBlocks::default()
         };
-        for (block_index, group) in self.numbered(max_hits).skip(missing.number) {
+        for (block_index, group) in self.numbered(end).skip(missing.number) {
             let name = log.name(&table.hashes[block_index], group);
             missing.names.push(name);
         }
         if self.snapshots.is_some() && missing.num_indices > 0 {
-            missing.state = Some(log.name(&table.hashes[max_hits - 1], STATE));
+            missing.state = Some(log.name(&table.hashes[end - 1], STATE));
         }
         missing
     }
 
-    /// Block index and group of the blocks that are kept of a prompt with so many full ones, by their numbers.
-    fn numbered(&self, max_hits: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-        (0..max_hits).flat_map(move |block_index| {
+    /// Block index and group of the blocks that are kept of a beginning of so many, by their numbers.
+    fn numbered(&self, num_indices: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        (0..num_indices).flat_map(move |block_index| {
             let groups = 0..self.groups.len();
-            let kept = groups.filter(move |&group| block_index >= self.first_seen(group, max_hits));
+            let kept =
+                groups.filter(move |&group| block_index >= self.first_seen(group, num_indices));
             kept.map(move |group| (block_index, group))
         })
     }
 
-    /// Makes free blocks known as those of `tokens` from the number `first` on, `count` at most, so that they can be filled now;
-    /// the null block stands for one that is known already. The blocks before them are used last, so that they stay longest.
-    /// Also returns the block index of each.
+    /// Makes free blocks known as those of the first `num_indices` of `tokens` from the number `first` on, `count` at most, so that
+    /// they can be filled now; the null block stands for one that is known already. The blocks before them are used last, so that
+    /// they stay longest. Also returns the block index of each.
     ///
     /// None while copies wait for a plan: they may read free blocks.
     pub(crate) fn insert(
         &mut self,
         table: &mut BlockTable,
         tokens: &[i32],
-        first: usize,
-        count: usize,
+        num_indices: usize,
+        (first, count): (usize, usize),
     ) -> Option<(Vec<BlockId>, Vec<usize>)> {
         if self.host.has_copies() || !self.copies.is_empty() || !self.copied.is_empty() {
             return None;
         }
-        let max_hits = (tokens.len() - 1) / self.block_size;
-        self.extend_hashes(table, tokens, max_hits);
-        let numbered: Vec<_> = self.numbered(max_hits).take(first + count).collect();
+        self.extend_hashes(table, tokens, num_indices);
+        let numbered: Vec<_> = self.numbered(num_indices).take(first + count).collect();
         let (mut held, mut inserted, mut indices) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (block_index, group)) in numbered.into_iter().enumerate() {
             let known = self.hit(table, tokens, group, block_index);
@@ -254,11 +350,15 @@ impl KvCache {
         Some((inserted, indices))
     }
 
-    /// Makes a snapshot known as the state behind the last full block of `tokens`, so that it can be filled now.
+    /// Makes a snapshot known as the state behind so many blocks, so that it can be filled now.
     ///
-    /// None if the state is known already, if that block is not, or if steps in flight write to all memory of snapshots.
-    pub(crate) fn insert_state(&mut self, table: &BlockTable, tokens: &[i32]) -> Option<Snapshot> {
-        let last = ((tokens.len() - 1) / self.block_size).checked_sub(1)?;
+    /// None if the state is known already, if the last of them is not, or if steps in flight write to all memory of snapshots.
+    pub(crate) fn insert_state(
+        &mut self,
+        table: &BlockTable,
+        num_indices: usize,
+    ) -> Option<Snapshot> {
+        let last = num_indices.checked_sub(1)?;
         let hash = table.hashes.get(last)?;
         let snapshots = self.snapshots.as_mut()?;
         if !self.prefix_cache.has_name(hash) || snapshots.find(hash).is_some() {
@@ -269,11 +369,12 @@ impl KvCache {
         Some(snapshot)
     }
 
-    /// The first block index of a prompt that is kept, in any group.
-    pub(crate) fn first_kept(&self, tokens: &[i32]) -> usize {
-        let max_hits = (tokens.len() - 1) / self.block_size;
+    /// The first block index of a beginning of so many that is kept, in any group.
+    pub(crate) fn first_kept(&self, num_indices: usize) -> usize {
         let groups = 0..self.groups.len();
-        let first = groups.map(|group| self.first_seen(group, max_hits)).min();
+        let first = groups
+            .map(|group| self.first_seen(group, num_indices))
+            .min();
         first.unwrap_or(0)
     }
 }

@@ -170,8 +170,9 @@ impl KvCache {
         let snapshot = table.snapshot.take();
         let snapshot = snapshot.expect("invariant: a hit has a state");
         let snapshots = self.snapshots.as_mut();
-        if let Some(hash) = snapshots.and_then(|snapshots| snapshots.read(snapshot)) {
-            self.note_state_use(snapshot, &hash);
+        let hash = snapshots.and_then(|snapshots| snapshots.read(snapshot));
+        if let Some(hash) = hash.filter(|_| table.is_stored) {
+            self.note_state_use(snapshot, &hash, true);
         }
         snapshot
     }
@@ -205,8 +206,10 @@ impl KvCache {
             snapshots.supersede(&before);
         }
         snapshots.publish(snapshot, hash);
-        if let Some(known) = snapshots.find(&hash) {
-            self.note_state_use(known, &hash);
+        // Of an answer the last one is told, when it has ended.
+        let is_told = table.is_stored && !is_output;
+        if let Some(known) = snapshots.find(&hash).filter(|_| is_told) {
+            self.note_state_use(known, &hash, false);
         }
     }
 

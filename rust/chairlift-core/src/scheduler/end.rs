@@ -125,6 +125,7 @@ impl Scheduler {
     /// The one place that frees: blocks, row and slot of an ended request that no step names.
     pub(super) fn release(&mut self, slot: Slot) {
         let mut request = self.slots.release(slot);
+        self.kv.note_last_state(&request.table);
         self.kv.release(&mut request.table);
         self.kv.forget_swapped(&mut request.table);
         match request.row() {

@@ -1,7 +1,7 @@
 //! Requests that wait until blocks of their prompts are loaded from a store outside of the pool.
 //!
 //! ```text
-//! add -> missing_blocks -> hold ... insert_blocks, insert_blocks ... insert_state -> release: in the queue as any other
+//! add -> missing_blocks, stored_blocks -> hold ... insert_blocks, insert_blocks ... insert_state -> release: in the queue as any other
 //! ```
 //!
 //! A held request is suspended: deadlines, cancels and changes hold for it as for any suspended one, and it never has a row.
@@ -11,7 +11,7 @@ use super::{Scheduler, slots::Slots};
 use crate::{
     cost_model::Work,
     ids::{BlockId, NULL_BLOCK, Nanos, RequestId, Slot, Snapshot},
-    kv_cache::{BlockUse, Inserted, MissingBlocks, StateUse},
+    kv_cache::{BlockUse, Inserted, KvCache, MissingBlocks, StateUse, Stored},
     request::{Origin, Request, State},
 };
 
@@ -31,9 +31,28 @@ impl Scheduler {
         self.kv.take_state_uses()
     }
 
-    /// The blocks that a new request lacks and a store may have, and the state behind them: none if it may not read them, or
-    /// could not begin behind them.
+    /// The full blocks that a new request lacks and another server may have, and the state behind them: none if it may not read
+    /// them, or could not begin behind them.
     pub fn missing_blocks(&mut self, request: RequestId) -> MissingBlocks {
+        self.lacking(request, |kv, request, first| {
+            kv.missing(&mut request.table, &request.tokens, first)
+        })
+    }
+
+    /// Those of the longest beginning of a new request that a store has all of, the state behind it included, so that the request
+    /// could begin behind it: none if that is no longer than what the prefix cache knows.
+    pub fn stored_blocks(&mut self, request: RequestId, store: &impl Stored) -> MissingBlocks {
+        self.lacking(request, |kv, request, first| {
+            kv.stored(&mut request.table, &request.tokens, first, store)
+        })
+    }
+
+    /// What a new request lacks behind the blocks that the prefix cache knows, and is inserted from now on.
+    fn lacking(
+        &mut self,
+        request: RequestId,
+        named: impl FnOnce(&KvCache, &mut Request, usize) -> MissingBlocks,
+    ) -> MissingBlocks {
         let Some(slot) = self.new_in_queue(request) else {
             return MissingBlocks::default();
         };
@@ -43,8 +62,9 @@ impl Scheduler {
             return MissingBlocks::default();
         }
         let first = request.num_hits(&self.kv);
-        request.inserted = Inserted::behind(first);
-        self.kv.missing(&mut request.table, &request.tokens, first)
+        let missing = named(&self.kv, request, first);
+        request.inserted = Inserted::of(&missing);
+        missing
     }
 
     /// The blocks of a new request from a block index on that another can find: none if it may not write them.
@@ -97,26 +117,27 @@ impl Scheduler {
         if count == 0 {
             return Some(Vec::new());
         }
-        let inserted = self
-            .kv
-            .insert(&mut request.table, &request.tokens, first, count);
+        let wanted = request.inserted.wanted;
+        let (table, tokens) = (&mut request.table, &request.tokens);
+        let inserted = self.kv.insert(table, tokens, wanted, (first, count));
         let (inserted, indices) = inserted.unwrap_or_default();
         for (&block, &block_index) in inserted.iter().zip(&indices) {
             if block != NULL_BLOCK {
-                let first_kept = self.kv.first_kept(&request.tokens);
+                let first_kept = self.kv.first_kept(wanted);
                 request.inserted.fill(block_index, first_kept);
             }
         }
         Some(inserted)
     }
 
-    /// Makes a snapshot known as the recurrent state behind the last full block of a held request, whose blocks were inserted:
+    /// Makes a snapshot known as the recurrent state behind the last block that a held request lacked, whose blocks were inserted:
     /// the caller fills it before the next plan is carried out.
     ///
     /// None if the request is not held any more, or if there is nothing to fill.
     pub fn insert_state(&mut self, request: RequestId) -> Option<Snapshot> {
         let request = held(&mut self.slots, request)?;
-        self.kv.insert_state(&request.table, &request.tokens)
+        self.kv
+            .insert_state(&request.table, request.inserted.wanted)
     }
 
     /// The slot of a request that never had a row, if it is in the queue.

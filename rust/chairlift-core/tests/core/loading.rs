@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use crate::driver::{Driver, config, expected_tokens};
 use chairlift_core::{
-    Adapter, Config, KvGroup, Namespace, NewRequest, RequestId, StoredName,
+    Adapter, Config, KvGroup, MissingBlocks, Namespace, NewRequest, RequestId, StoredName,
     events::EndReason,
     policy::Policy,
     scheduler::{Change, RequestState},
 };
+
+mod windows;
 
 const SIZE: usize = 4;
 
@@ -23,6 +25,19 @@ fn cached() -> Config {
 struct Stored {
     driver: Driver,
     store: HashMap<StoredName, Vec<u64>>,
+}
+
+/// What a store on a disk has: the blocks of these names.
+struct Disk<'s>(&'s HashMap<StoredName, Vec<u64>>);
+
+impl chairlift_core::Stored for Disk<'_> {
+    fn has_block(&self, name: &StoredName) -> bool {
+        self.0.contains_key(name)
+    }
+
+    fn has_state(&self, _: &StoredName) -> bool {
+        unreachable!("the model has no states")
+    }
 }
 
 impl Stored {
@@ -104,6 +119,12 @@ impl Stored {
             self.driver.scheduler.release_held(0, request);
         }
         (request, count)
+    }
+
+    /// The beginning of a request that could be loaded.
+    fn beginning(&mut self, request: RequestId) -> MissingBlocks {
+        let disk = Disk(&self.store);
+        self.driver.scheduler.stored_blocks(request, &disk)
     }
 
     fn tokens(&self, request: RequestId) -> &[i32] {
@@ -359,91 +380,4 @@ fn the_blocks_of_a_new_request_have_names_by_which_they_are_told() {
 fn nothing_is_predicted_before_a_step_was_measured() {
     let stored = Stored::new(cached());
     assert_eq!(stored.driver.scheduler.predict_prompt(0, 100), None);
-}
-
-fn windowed(windows: &[Option<u32>]) -> Config {
-    Config {
-        kv_groups: windows.iter().map(|&window| KvGroup { window }).collect(),
-        num_blocks: 64,
-        ..cached()
-    }
-}
-
-/// Blocks of 4 tokens: the token behind seven of them sees from token 23 on with a window of 6, in blocks 5 and 6.
-#[test]
-fn of_a_window_only_what_the_last_token_sees_is_missing() {
-    for (windows, num_names) in [
-        (&[Some(6)][..], 2),
-        (&[None, Some(6)], 7 + 2),
-        (&[Some(6), None], 7 + 2),
-        (&[Some(60), None], 7 + 7),
-    ] {
-        let mut stored = Stored::new(windowed(windows));
-        let request = stored.add(of_tenant("t", prompt(30)));
-        let missing = stored.driver.scheduler.missing_blocks(request);
-        assert_eq!(missing.names.len(), num_names, "{windows:?}");
-        assert_eq!(
-            (missing.first, missing.num_indices, missing.number),
-            (0, 7, 0)
-        );
-        let later = stored.driver.scheduler.block_names(request, 5);
-        let at = missing.names.len() - later.names.len();
-        assert_eq!((later.number, &later.names[..]), (at, &missing.names[at..]));
-        stored.run();
-    }
-}
-
-#[test]
-fn loaded_blocks_of_windows_are_found_and_billed() {
-    for windows in [
-        &[Some(6)][..],
-        &[None, Some(6)],
-        &[Some(6), None],
-        &[None, Some(3), Some(17)],
-    ] {
-        let mut stored = Stored::new(windowed(windows));
-        stored.add(of_tenant("t", prompt(30)));
-        stored.run();
-        let mut stored = stored.restart(windowed(windows));
-        let (request, _) = stored.add_loaded(of_tenant("t", prompt(30)));
-        stored.run();
-        assert_eq!(stored.tokens(request), expected_tokens(&prompt(30), 6));
-        let stats = stored.driver.outcome(request).stats.expect("it has ended");
-        let billed = (stats.cached_tokens, stats.transferred_tokens);
-        assert_eq!(billed, (28, 28), "{windows:?}");
-        stored.driver.assert_empty();
-    }
-}
-
-#[test]
-fn without_a_block_of_a_window_nothing_behind_it_is_found() {
-    let windows = [None, Some(6)];
-    let mut stored = Stored::new(windowed(&windows));
-    stored.add(of_tenant("t", prompt(30)));
-    stored.run();
-    let mut stored = stored.restart(windowed(&windows));
-    let request = stored.add(of_tenant("t", prompt(30)));
-    let missing = stored.driver.scheduler.missing_blocks(request);
-    assert!(stored.driver.scheduler.hold(0, request));
-    let all_but_one = missing.names.len() - 1;
-    stored.load(request, &missing.names[..all_but_one], 0);
-    stored.driver.scheduler.release_held(0, request);
-    stored.run();
-    assert_eq!(stored.tokens(request), expected_tokens(&prompt(30), 6));
-    let stats = stored.driver.outcome(request).stats.expect("it has ended");
-    assert_eq!((stats.cached_tokens, stats.transferred_tokens), (0, 0));
-}
-
-/// The group without a window knows the beginning, the window does not: what is computed again is told all the same.
-#[test]
-fn a_block_that_is_computed_again_is_told() {
-    let mut stored = Stored::new(windowed(&[None, Some(6)]));
-    stored.add(of_tenant("t", prompt(30)));
-    stored.run();
-    let mut shorter = prompt(18);
-    shorter.extend([400; 3]);
-    let request = stored.add(of_tenant("t", shorter));
-    let names = stored.driver.scheduler.block_names(request, 0).names;
-    let told: Vec<_> = stored.run().into_iter().map(|(name, _)| name).collect();
-    assert!(names.iter().all(|name| told.contains(name)));
 }

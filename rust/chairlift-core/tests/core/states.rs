@@ -1,7 +1,9 @@
 //! Recurrent states: where a step saves the state of a row, and which requests begin with it. The simulator checks their
 //! values.
 
-use chairlift_core::{Config, MissingBlocks, NewRequest, RequestId, policy::Policy};
+use chairlift_core::{
+    Config, MissingBlocks, NewRequest, RequestId, Stored, StoredName, policy::Policy,
+};
 
 use crate::driver::{Driver, config};
 
@@ -223,4 +225,83 @@ fn a_state_is_inserted_once_behind_blocks_that_are_known_for_a_request_that_is_h
 fn a_scheduler_without_memory_for_snapshots_lacks_nothing_that_others_have() {
     let (_, _, missing) = held(hybrid(0));
     assert_eq!(missing, MissingBlocks::default());
+}
+
+/// What a store has of blocks and of states.
+#[derive(Default)]
+struct Disk {
+    blocks: Vec<StoredName>,
+    states: Vec<StoredName>,
+}
+
+impl Stored for Disk {
+    fn has_block(&self, name: &StoredName) -> bool {
+        self.blocks.contains(name)
+    }
+
+    fn has_state(&self, name: &StoredName) -> bool {
+        self.states.contains(name)
+    }
+}
+
+impl Disk {
+    fn keep(&mut self, driver: &mut Driver) {
+        let blocks = driver.scheduler.take_block_uses();
+        self.blocks.extend(blocks.iter().map(|used| used.name));
+        let states = driver.scheduler.take_state_uses();
+        self.states.extend(states.iter().map(|used| used.name));
+    }
+}
+
+/// The blocks and states of a turn of a conversation, and the prompt of the next one.
+fn first_turn(new: impl FnOnce(&mut NewRequest)) -> (Disk, Vec<i32>) {
+    let mut driver = Driver::new(hybrid(8));
+    driver.scheduler.track_block_uses();
+    let prompt = tokens(0, 6);
+    let mut request = NewRequest::new(prompt.clone(), 9);
+    new(&mut request);
+    let request = driver.add_request('A', request);
+    driver.trace();
+    let mut disk = Disk::default();
+    disk.keep(&mut driver);
+    let answer = driver.outcome(request).tokens.clone();
+    (disk, [prompt, answer, tokens(100, 3)].concat())
+}
+
+#[test]
+fn a_longer_prompt_begins_behind_the_last_state_that_a_store_has() {
+    let (mut disk, second) = first_turn(|_| ());
+    assert_eq!(
+        disk.states.len(),
+        2,
+        "behind the prompt, and the last one behind the answer"
+    );
+    for (num_states, num_indices) in [(2, 3), (1, 1), (0, 0)] {
+        disk.states.truncate(num_states);
+        let mut driver = Driver::new(hybrid(8));
+        driver.scheduler.track_block_uses();
+        let request = driver.add_request('B', NewRequest::new(second.clone(), 1));
+        let missing = driver.scheduler.stored_blocks(request, &disk);
+        assert_eq!((missing.first, missing.num_indices), (0, num_indices));
+        assert_eq!(missing.state, disk.states.last().copied());
+        if num_states == 0 {
+            continue;
+        }
+        assert!(driver.scheduler.hold(0, request));
+        driver.scheduler.insert_blocks(request, 0, num_indices);
+        assert!(driver.scheduler.insert_state(request).is_some());
+        driver.scheduler.release_held(0, request);
+        driver.trace();
+        let stats = driver.outcome(request).stats.expect("it has ended");
+        assert_eq!(stats.cached_tokens, 4 * num_indices);
+        driver.assert_empty();
+    }
+}
+
+#[test]
+fn states_of_an_adapter_and_of_a_request_that_does_not_publish_are_not_told() {
+    let (disk, _) = first_turn(|new| new.namespace.adapter.slot = 1);
+    assert!(disk.states.is_empty());
+    let (disk, _) = first_turn(|new| new.cache_write = false);
+    assert!(disk.states.is_empty());
 }

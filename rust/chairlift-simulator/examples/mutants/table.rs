@@ -153,7 +153,7 @@ mutants! { MUTANTS of "chairlift-core":
         "                update(group, block_index, NULL_BLOCK);" => "                let _ = block_index;";
     shared_window_is_promised, "-", "a block that another request still holds is promised again", "kv_cache.rs":
         "missing.min(num_free)" => "missing";
-    window_hit_has_a_gap, "-", "a hit lacks blocks that the window still sees", "kv_cache.rs":
+    window_hit_has_a_gap, "-", "a hit lacks blocks that the window still sees", "kv_cache/loaded.rs":
         "                suffices &= *known >= end - self.first_seen(group, end);" => "                suffices &= *known >= (end - self.first_seen(group, end)).min(1);";
     window_holds_everything, "-", "a request with a window waits until its whole prompt fits", "config.rs":
         "let tokens = written.saturating_add(window as usize - 1);" => "let tokens = written.saturating_add(window as usize - 1).saturating_mul(9);";
@@ -341,9 +341,9 @@ mutants! { MUTANTS of "chairlift-core":
     stale_state_after_failure, "-", "a row that begins again keeps the state of the step that failed", "scheduler/step.rs":
         "            self.load_state(slot, row, start);\n" => "";
     state_of_another_block, "vllm#53142", "a request begins with the state behind another block", "kv_cache.rs":
-        "snapshots.find(&table.hashes[block_index])" => "snapshots.find(&table.hashes[block_index / 2])";
+        "snapshots.find(&table.hashes[end - 1])" => "snapshots.find(&table.hashes[(end - 1) / 2])";
     hit_beyond_the_state, "vllm#55600", "blocks behind the last snapshot count as a hit", "kv_cache.rs":
-        "snapshots.find(&table.hashes[block_index]) {" => "snapshots.find(&table.hashes[block_index]).or(table.snapshot) {";
+        "snapshots.find(&table.hashes[end - 1]) {" => "snapshots.find(&table.hashes[end - 1]).or(found) {";
     state_is_saved_amid_a_block, "-", "a state is saved where no boundary is", "scheduler/states.rs":
         "if !is_saved || !end.is_multiple_of(config.block_size) {" => "if !is_saved || end < config.block_size {";
     state_is_found_one_block_early, "-", "a state is found behind the block before its own", "kv_cache/snapshots.rs":
@@ -380,11 +380,17 @@ mutants! { MUTANTS of "chairlift-core":
     loaded_blocks_are_never_free, "-", "what is loaded keeps an owner", "kv_cache/loaded.rs":
         "        for block in held.into_iter().rev() {" => "        for block in held.into_iter().rev().skip(1) {";
     state_is_told_as_another, "-", "a state is told by the name of the one behind the first block", "kv_cache/snapshots.rs":
-        "self.note_state_use(known, &hash);" => "self.note_state_use(known, &table.hashes[0]);";
+        "self.note_state_use(known, &hash, false);" => "self.note_state_use(known, &table.hashes[0], false);";
     state_is_filled_one_block_early, "-", "a state that comes from outside is found behind the block before its own", "kv_cache/loaded.rs":
         "snapshots.publish(snapshot, *hash);" => "snapshots.publish(snapshot, table.hashes[last.saturating_sub(1)]);";
     state_is_filled_behind_no_block, "-", "a state that comes from outside is known though its blocks are not", "kv_cache/loaded.rs":
         "if !self.prefix_cache.has_name(hash) || snapshots" => "if snapshots";
+    beginning_lacks_its_state, "-", "a beginning is loaded that the store has no state behind", "kv_cache/loaded.rs":
+        "if end > first && has_state(end) {" => "if end > first {\n                let _ = &has_state;";
+    beginning_lacks_its_window, "-", "the whole prompt is loaded of which the store has a beginning", "kv_cache/loaded.rs":
+        "self.named(log, table, first, longest)" => "self.named(log, table, first, max_hits)";
+    loaded_by_numbers_of_another_beginning, "-", "blocks of a beginning are named as those of the whole prompt", "scheduler/loading.rs":
+        "let wanted = request.inserted.wanted;" => "let wanted = (request.tokens.len() - 1) / self.config.block_size;";
 
     // What consumers of block events believe.
     evicted_blocks_are_still_told, "-", "the eviction of a block is not told", "kv_cache.rs":

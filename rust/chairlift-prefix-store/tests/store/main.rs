@@ -10,6 +10,8 @@ use std::{
 use chairlift_prefix_store::{Load, Name, Options, Progress, Stats, Store, StoreError};
 use tempfile::{TempDir, tempdir};
 
+mod states;
+
 const BLOCK: usize = 1000;
 const RECORD: u64 = 64 + BLOCK as u64;
 const LONG: Duration = Duration::from_secs(60);
@@ -19,6 +21,7 @@ fn options(folder: &Path) -> Options {
         folder: folder.into(),
         max_bytes: 1 << 20,
         block_bytes: BLOCK,
+        state_bytes: 0,
         layout: [1; 32],
         key: [2; 32],
         admits_first: true,
@@ -69,7 +72,7 @@ fn drain(load: &mut Load) -> Vec<Vec<u8>> {
 /// The blocks that a load of these gives.
 fn load(store: &Store, numbers: impl IntoIterator<Item = u8>) -> Vec<Vec<u8>> {
     let names: Vec<_> = numbers.into_iter().map(name).collect();
-    let load = store.begin_load(&names, |_| None);
+    let load = store.begin_load(&names, None, None);
     load.map_or_else(Vec::new, |mut load| drain(&mut load))
 }
 
@@ -330,13 +333,13 @@ fn a_load_that_saves_no_time_is_declined_and_one_that_is_dropped_ends() {
     write(options(folder.path()), 0..200);
     let mut store = open(folder.path());
     let names: Vec<_> = (0..200).map(name).collect();
-    assert!(store.begin_load(&names, |_| Some(Duration::ZERO)).is_none());
+    assert!(
+        store
+            .begin_load(&names, None, Some(Duration::ZERO))
+            .is_none()
+    );
     assert_eq!(store.stats().declined, 1);
-    let saves = |num_blocks| {
-        assert_eq!(num_blocks, 200);
-        Some(LONG)
-    };
-    let load = store.begin_load(&names, saves).expect("a load");
+    let load = store.begin_load(&names, None, Some(LONG)).expect("a load");
     assert_eq!(load.num_blocks(), 200);
     drop(load);
     assert!(
