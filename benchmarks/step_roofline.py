@@ -20,7 +20,7 @@ from chairlift.model.specs.model_spec import ModelSpec
 
 from benchmarks.peers.__main__ import made_model, made_workload
 
-FORMATS = {"none": ("bfloat16", 2), "int8": ("int8", 8.5 / 8), "int4": ("int4", 5 / 8)}
+FORMATS = {"none": ("bfloat16", 2), "int8": ("int8", 8.125 / 8), "int4": ("int4", 5 / 8)}
 """The arithmetic of each, and the bytes of a weight with its share of scales and minima."""
 
 

@@ -5,7 +5,7 @@
 SmolLM2 is widened, and its residual stream is rotated: the file of the package lies on the grid of
 Q4_1, where four bits lose nothing. A window is scored in its second half, and compared with the
 probabilities that transformers computes in float32. The files that llama.cpp makes are computed by
-Chairlift, which rounds inputs to eight bits in groups of 32, as llama.cpp does.
+Chairlift, which rounds their inputs to eight bits in groups of 32, as llama.cpp does.
 """
 
 import argparse

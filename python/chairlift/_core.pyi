@@ -20,7 +20,7 @@ _Buffer: TypeAlias = Tensor | NDArray[np.int32]
 __version__: str
 
 BLOCK_TYPES: dict[str, tuple[int, int]]
-"""The weights and the bytes of a block of a GGUF file, by the name that GGUF gives it."""
+"""The weights and the bytes of a block by its type, which mostly is the name in GGUF files."""
 DELTA_VALUE_STEP: int
 """Numbers of a value of the gated delta rule come in multiples of this."""
 HEAD_DIM_STEP: int
@@ -145,6 +145,8 @@ __all__ = [
     "rms_norm",
     "rope",
     "rotate",
+    "row_bytes",
+    "row_weights",
     "sample",
     "scale",
     "score_tokens",
@@ -1489,6 +1491,22 @@ class Linear:
         `x` and `out` may each be float32 or bfloat16; those of a float32 layer are float32.
         """
 
+def row_bytes(block_type: str, num_weights: int) -> int | None:
+    """The bytes of a row in blocks; None if its weights are no whole blocks.
+
+    Rows of INT8_ROTATED_128 end with blocks of INT8_ROTATED where 128 weights are not left.
+
+    Raises:
+        ValueError: The type is unknown.
+    """
+
+def row_weights(block_type: str, num_bytes: int) -> int | None:
+    """The weights of a row in blocks; None if its bytes are no whole blocks.
+
+    Raises:
+        ValueError: The type is unknown.
+    """
+
 def dequantize(blocks: Tensor, block_type: str, out: Tensor) -> None:
     """Writes the weights of `blocks` uint8 `[N, bytes of a row]` to `out` float32 `[N, K]`.
 
@@ -1500,8 +1518,8 @@ def quantize(weight: Tensor, block_type: str, out: Tensor) -> None:
     """Quantizes `weight` float32 `[N, K]` to blocks in `out` uint8 `[N, bytes of a row]`.
 
     Raises:
-        ValueError: The type is not Q8_0, Q4_1, INT8_ROTATED or INT4_ROTATED, or the shapes do not
-            fit each other.
+        ValueError: The type is not Q8_0, Q4_1, INT8_ROTATED, INT8_ROTATED_128 or INT4_ROTATED, or
+            the shapes do not fit each other.
     """
 
 def rotate(x: Tensor) -> None:

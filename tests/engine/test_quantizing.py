@@ -90,6 +90,36 @@ def test_a_stored_model_has_the_bits_of_one_that_is_quantized_while_loading(tmp_
     assert torch.equal(logits(tmp_path / "out"), logits(model, Quantize.INT8))
 
 
+def test_rows_that_are_no_multiple_of_128_are_stored_whole(tmp_path):
+    (tmp_path / "model").mkdir()
+    model = families.build("llama", hidden_size=192, intermediate_size=416)
+    families.save(model, tmp_path / "model")
+    tiny_model.write_tokenizer(tmp_path / "model", families.SIZES["vocab_size"] - 5)
+    quantize_model(str(tmp_path / "model"), tmp_path / "out", "int8", num_tokens=None)
+    rows = load_file(tmp_path / "out" / "model.safetensors")[f"{ROW}.int8_rotated_128"]
+    assert rows.shape[1] == 3 * 130 + 34
+    assert torch.equal(logits(tmp_path / "out"), logits(tmp_path / "model", Quantize.INT8))
+
+
+def test_a_model_of_the_first_version_keeps_a_scale_per_32_weights(tmp_path):
+    model, out = saved(tmp_path / "model"), tmp_path / "out"
+    quantize_model(str(model), out, "int8", num_tokens=None)
+    plain = load_file(model / "model.safetensors")
+
+    def store_as_before(tensors):
+        for name in [name for name in tensors if name.endswith(".int8_rotated_128")]:
+            layer = name.removesuffix(".int8_rotated_128")
+            weight = plain.get(f"{layer}.weight", plain["model.embed_tokens.weight"]).float()
+            del tensors[name]
+            tensors[f"{layer}.int8_rotated"] = round_plainly(weight, "INT8_ROTATED")
+
+    change_tensors(out, store_as_before)
+    change_config(out, version=1, group_size=32)
+    assert set(ModelConfig.load(out).quant_types.values()) == {"INT8_ROTATED"}
+    # Rows of fewer than 128 weights have a scale per 32 in either version.
+    assert torch.equal(logits(out), logits(model, Quantize.INT8))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_quantized_for_the_text_that_it_writes(tmp_path, family):
     model, out = saved(tmp_path / "model", family), tmp_path / "out"
@@ -98,7 +128,7 @@ def test_every_family_is_quantized_for_the_text_that_it_writes(tmp_path, family)
     assert (ours - expected).square().mean() < 0.3 * expected.square().mean()
 
 
-@pytest.mark.parametrize(("block_type", "most"), [("INT4_ROTATED", 0.7), ("INT8_ROTATED", 0.7)])
+@pytest.mark.parametrize(("block_type", "most"), [("INT4_ROTATED", 0.7), ("INT8_ROTATED_128", 0.7)])
 def test_compensated_errors_are_smaller_for_inputs_that_depend_on_each_other(block_type, most):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 24, generator=generator) @ torch.randn(24, 192, generator=generator)
@@ -136,7 +166,7 @@ def test_a_stored_model_may_be_widened(llama):
 
 def test_the_layers_keep_their_blocks_and_the_head_has_eight_bits(llama):
     types = ModelConfig.load(llama[1]).quant_types
-    assert types.pop("lm_head.weight") == "INT8_ROTATED"
+    assert types.pop("lm_head.weight") == "INT8_ROTATED_128"
     assert set(types.values()) == {"INT4_ROTATED"}
     assert len(types) == 7 * families.SIZES["num_hidden_layers"]
 
@@ -168,9 +198,12 @@ def test_a_stored_model_is_not_quantized_again(llama, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "quantization_config.version: expected 1, got 2"),
+        ({"version": 3}, "quantization_config.version: expected 1 or 2, got 3"),
         ({"rotation": 128}, "quantization_config.rotation: expected 64, got 128"),
-        ({"group_size": 64}, "quantization_config.group_size: expected 32, got 64"),
+        (
+            {"version": 1, "group_size": 64},
+            "quantization_config.group_size: expected 32, got 64",
+        ),
         ({"format": "int3"}, "quantization_config.format: expected int8 or int4, got "),
     ],
     ids=["version", "rotation", "group size", "format"],
@@ -206,7 +239,7 @@ def without_blocks(tensors):
     ("change", "message"),
     [
         (with_fewer_outputs, f"{ROW}.weight: expected shape "),
-        (with_a_cut_block, f"{ROW}.int4_rotated: expected rows of a multiple of 20 bytes, got "),
+        (with_a_cut_block, f"{ROW}.int4_rotated: expected rows of whole blocks, got "),
         (with_two_formats, f"{ROW}.int8_rotated: expected one format of a layer, got "),
         (with_signed_bytes, f"{ROW}.int4_rotated: expected type U8, got I8"),
         (without_blocks, f"{ROW}.weight: missing"),

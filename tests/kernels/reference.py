@@ -51,12 +51,14 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 GROUP = 32
 """Neighbours along a row that share a scale in quantized layers."""
+WIDE_GROUP = 128
+"""The same of layers that are quantized to int8; what is left of their rows is in groups of 32."""
 
 
-def quantize_inputs(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the integers `[T, G, 32]` of `quantize_rows` and their scales; zeros fill the rows."""
-    x = torch.nn.functional.pad(x, (0, -x.shape[1] % GROUP))
-    return quantize_rows(x.view(len(x), -1, GROUP))
+def quantize_inputs(x: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
+    """Return the integers `[T, G, group]` of `quantize_rows` and their scales; zeros fill rows."""
+    x = torch.nn.functional.pad(x, (0, -x.shape[1] % group))
+    return quantize_rows(x.reshape(len(x), -1, group))
 
 
 def linear_in_groups(
@@ -66,12 +68,12 @@ def linear_in_groups(
 
     Args:
         x: `[T, K]`.
-        codes: Integers `[N, G, 32]`, or `[N, G, 2, 16]` where halves of a group have scales.
+        codes: Integers `[N, G, group]`, or `[N, G, 2, 16]` where halves of a group have scales.
         scales: float32 `[N, G]` or `[N, G, 2]`.
         minima: float32 `[N, G]`.
-        bias: `[N]`.
+        bias: `[N]`, or `[T, N]`.
     """
-    x, unit = quantize_inputs(x)
+    x, unit = quantize_inputs(x, codes[0, 0].numel())
     parts = scales.view(*scales.shape[:2], -1).unbind(-1)
     x_parts, w_parts = (t.double().chunk(len(parts), -1) for t in (x, codes.flatten(2)))
     y = torch.zeros(len(x), len(codes)) if bias is None else bias.float().expand(len(x), -1)
@@ -109,9 +111,15 @@ def rotated(x: Tensor) -> Tensor:
 
 
 def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear with rotated weights in eight bits, a scale per group, and rotated inputs."""
-    codes, scales = quantize_int8(rotated(weight))
-    return linear_in_groups(rotated(x), codes, scales, None, bias)
+    """Linear with rotated weights in eight bits, a scale per wide group, and rotated inputs."""
+    x, weight, y = rotated(x), rotated(weight), bias
+    whole = x.shape[1] - x.shape[1] % WIDE_GROUP
+    for part, group in ((slice(whole), WIDE_GROUP), (slice(whole, None), GROUP)):
+        if x[:, part].numel():
+            codes, scales = quantize_int8(weight[:, part], group)
+            y = linear_in_groups(x[:, part], codes, scales, None, y)
+    assert y is not None
+    return y
 
 
 def linear_int4(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -119,11 +127,11 @@ def linear_int4(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return linear_in_groups(x, *quantize_int4(weight), bias)
 
 
-def _groups(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `[N, G, 32]`, filled up with the last number of a row, and which groups are finite."""
+def _groups(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
+    """Return `[N, G, group]`, filled up with a row's last number, and which groups are finite."""
     weight = weight.float()
-    last = weight[:, -1:].expand(-1, -weight.shape[1] % GROUP)
-    w = torch.cat((weight, last), dim=1).view(len(weight), -1, GROUP)
+    last = weight[:, -1:].expand(-1, -weight.shape[1] % group)
+    w = torch.cat((weight, last), dim=1).view(len(weight), -1, group)
     return w, w.isfinite().all(-1)
 
 
@@ -131,9 +139,9 @@ def _finite(x: Tensor) -> Tensor:
     return torch.where(x.isfinite(), x, 0.0)
 
 
-def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return integers of -127..=127 `[N, G, 32]` and scales `[N, G]` that float16 holds."""
-    w, is_finite = _groups(weight)
+def quantize_int8(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
+    """Return integers of -127..=127 `[N, G, group]` and scales `[N, G]` that float16 holds."""
+    w, is_finite = _groups(weight, group)
     scale = (w.abs().amax(-1, keepdim=True) / torch.tensor(127.0)).half().float()
     codes = torch.round((w * _finite(1.0 / scale)).clamp(-127, 127)).nan_to_num()
     return codes, scale.squeeze(-1).where(is_finite, torch.nan)

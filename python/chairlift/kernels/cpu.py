@@ -40,9 +40,9 @@ class Linear:
         Args:
             weight: `[out_features, in_features]`.
             bias: `[out_features]`, of the same dtype.
-            quantize: `int8` (a scale per 32 inputs of an output) or `int4` (a scale and a minimum
-                per 32 inputs of an output): inputs then have eight bits, with a scale per 32 of
-                a row. None keeps the dtype.
+            quantize: `int8` (a scale per 128 inputs of an output) or `int4` (a scale and a minimum
+                per 32 inputs of an output): inputs then have eight bits, with a scale for as
+                many of a row. None keeps the dtype.
 
         Raises:
             TypeError: A dtype or device is wrong.

@@ -29,6 +29,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         "BLOCK_TYPES",
         BTreeMap::from(BlockType::NAMES.map(|(name, block_type)| (name, block_type.block()))),
     )?;
+    module.add_function(wrap_pyfunction!(row_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(row_weights, module)?)?;
     module.add_function(wrap_pyfunction!(dequantize, module)?)?;
     module.add_function(wrap_pyfunction!(quantize, module)?)?;
     module.add_function(wrap_pyfunction!(rotate, module)?)?;
@@ -92,6 +94,18 @@ fn packed_format(name: &str) -> PyResult<WeightFormat> {
         let message = format!("weight_format: expected int8, int4, {known} or None, got {name}");
         PyValueError::new_err(message)
     })
+}
+
+/// Bytes of a row of so many weights in blocks; None if they are no whole blocks.
+#[pyfunction]
+fn row_bytes(block_type: &str, num_weights: usize) -> PyResult<Option<usize>> {
+    Ok(self::block_type(block_type)?.row_bytes(num_weights))
+}
+
+/// Weights of a row of so many bytes in blocks; None if they are no whole blocks.
+#[pyfunction]
+fn row_weights(block_type: &str, num_bytes: usize) -> PyResult<Option<usize>> {
+    Ok(self::block_type(block_type)?.row_weights(num_bytes))
 }
 
 /// Writes the weights of `blocks` uint8 `[N, bytes of a row]` to `out` float32 `[N, K]`.

@@ -1,11 +1,12 @@
 """What `chairlift quantize` writes: the blocks of each quantized layer as a tensor of bytes.
 
-The name of the tensor says what the blocks are: `NAME.int8_rotated` or `NAME.int4_rotated`, uint8
-`[N, bytes of a row]`, stand for `NAME.weight` `[N, K]`. `quantization_config` of config.json has
-the version of these blocks and the format that was asked for.
+The name of the tensor says what the blocks are: `NAME.int8_rotated_128` or `NAME.int4_rotated`,
+uint8 `[N, bytes of a row]`, stand for `NAME.weight` `[N, K]`. `quantization_config` of config.json
+has the version of these blocks and the format that was asked for.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,24 +16,29 @@ from torch import Tensor
 from chairlift import _core
 from chairlift.checkpoints.files.fields import Fields, either
 from chairlift.checkpoints.files.stored import Shape, StoredTensor
+from chairlift.checkpoints.quantized.groups import BLOCK
 from chairlift.checkpoints.quantized.layouts import Parts, fail
 
 METHOD: Final = "chairlift"
 """`quant_method` of such a checkpoint."""
-VERSION: Final = 1
-"""The version of the blocks; another one is refused."""
-_FACTS: Final = {"group_size": 32, "rotation": 64}
-"""What the blocks of this version are: weights that share a scale, and the largest block of the
-rotation. Other values are refused."""
-BLOCK_PARTS: Final = {"int8_rotated": "INT8_ROTATED", "int4_rotated": "INT4_ROTATED"}
-"""Block types by the last part of a tensor's name."""
-FORMATS: Final = {"int8": "INT8_ROTATED", "int4": "INT4_ROTATED"}
-"""Block types by what `--format` calls them."""
+VERSION: Final = 2
+"""The version that is written: the weights that share a scale depend on the type of the blocks."""
+_FACTS: Final = {1: {"group_size": 32, "rotation": 64}, VERSION: {"rotation": 64}}
+"""What is said of the blocks by version: weights that share a scale, and the largest block of the
+rotation. Other versions and values are refused."""
+BLOCK_PARTS: Final = {
+    "int8_rotated": "INT8_ROTATED",
+    "int8_rotated_128": "INT8_ROTATED_128",
+    "int4_rotated": "INT4_ROTATED",
+}
+"""Block types by the last part of a tensor's name; the first is of version 1."""
+FORMATS: Final = {"int8": "INT8_ROTATED_128", "int4": "INT4_ROTATED"}
+"""Block types that are written, by what `--format` calls them."""
 
 
 def stored_config(weight_format: str) -> dict[str, Any]:
     """Return `quantization_config` of a checkpoint whose layers have a format of `FORMATS`."""
-    return {"quant_method": METHOD, "version": VERSION, "format": weight_format, **_FACTS}
+    return {"quant_method": METHOD, "version": VERSION, "format": weight_format, **_FACTS[VERSION]}
 
 
 def check_config(fields: Fields) -> None:
@@ -41,7 +47,10 @@ def check_config(fields: Fields) -> None:
     Raises:
         ModelError: It asks for what is not supported.
     """
-    for name, expected in {"version": VERSION, **_FACTS}.items():
+    facts = _FACTS.get(fields.integer("version"))
+    if facts is None:
+        fields.fail("version", either(dict.fromkeys(map(str, _FACTS))))
+    for name, expected in facts.items():
         if fields.integer(name) != expected:
             fields.fail(name, str(expected))
     if fields.values.get("format") not in FORMATS:
@@ -51,8 +60,17 @@ def check_config(fields: Fields) -> None:
 def blocks_shape(shape: Shape, block_type: str) -> Shape:
     """Return the shape `[N, bytes of a row]` of the blocks of a matrix `[N, K]`."""
     rows, columns = shape
-    weights, num_bytes = _core.BLOCK_TYPES[block_type]
-    return rows, columns // weights * num_bytes
+    num_bytes = _core.row_bytes(block_type, columns)
+    assert num_bytes is not None, "rows of whole blocks"
+    return rows, num_bytes
+
+
+def block_bounds(columns: int, block_type: str) -> list[tuple[int, int]]:
+    """Return where the blocks of a row begin and end: what is left of a row is in blocks of 32."""
+    length, _ = _core.BLOCK_TYPES[block_type]
+    whole = columns - columns % length
+    firsts = [*range(0, whole, length), *range(whole, columns, BLOCK)]
+    return list(pairwise((*firsts, columns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +119,11 @@ def block_tensor(name: str, parts: Parts) -> BlockTensor:
     stored = parts[part]
     if others:
         fail(parts[others[0]], f"one format of a layer, got {stored.name}, too")
-    weights, num_bytes = _core.BLOCK_TYPES[BLOCK_PARTS[part]]
     if stored.dtype != "U8":
         fail(stored, f"type U8, got {stored.dtype}")
-    if len(stored.shape) != 2 or 0 in stored.shape or stored.shape[1] % num_bytes:
-        fail(stored, f"rows of a multiple of {num_bytes} bytes, got shape {list(stored.shape)}")
-    rows, row_bytes = stored.shape
-    shape = rows, row_bytes // num_bytes * weights
-    return BlockTensor(stored, name, BLOCK_PARTS[part], shape)
+    columns = 0
+    if len(stored.shape) == 2 and 0 not in stored.shape:
+        columns = _core.row_weights(BLOCK_PARTS[part], stored.shape[1]) or 0
+    if not columns:
+        fail(stored, f"rows of whole blocks, got shape {list(stored.shape)}")
+    return BlockTensor(stored, name, BLOCK_PARTS[part], (stored.shape[0], columns))

@@ -179,13 +179,16 @@ def _layers(config: "ModelConfig", formats: list[str] | None) -> list[Layer]:
     """Return outputs and inputs of each layer in each format; rows are whole blocks."""
     from chairlift import _core
 
-    known = {**dict.fromkeys(ARITHMETICS, 1), **{n: k for n, (k, _) in _core.BLOCK_TYPES.items()}}
+    known = (*ARITHMETICS, *_core.BLOCK_TYPES)
     if unknown := [name for name in formats or () if name not in known]:
         message = f"--format: expected one of {', '.join(known)}, got {unknown[0]}"
         raise ConfigError(message)
     names = formats or [*ARITHMETICS, *sorted(set(config.quant_types.values()))]
     return [
-        (shape, name) for shape in _shapes(config) for name in names if shape[1] % known[name] == 0
+        (shape, name)
+        for shape in _shapes(config)
+        for name in names
+        if name in ARITHMETICS or _core.row_bytes(name, shape[1]) is not None
     ]
 
 
@@ -232,9 +235,10 @@ def _layer(name: str, shape: tuple[int, int], dtype: "torch.dtype") -> "Linear":
     if name in ARITHMETICS:
         weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
         return Linear(weight, None, name if name.startswith("int") else None)
-    weights, num_bytes = _core.BLOCK_TYPES[name]
+    row_bytes = _core.row_bytes(name, inputs)
+    assert row_bytes is not None, "rows of whole blocks"
     # Equal bytes: random ones, and zeros, would be subnormal scales, which take longer.
-    blocks = torch.full((outputs, inputs // weights * num_bytes), 0x3C, dtype=torch.uint8)
+    blocks = torch.full((outputs, row_bytes), 0x3C, dtype=torch.uint8)
     return Linear.from_blocks(blocks, name, None, dtype)
 
 

@@ -90,13 +90,32 @@ pub struct PanelLines<'a, P> {
     every: usize,
 }
 
-impl<P> PanelLines<'_, P> {
-    /// Prefetches what is due after a line of B. A long line is prefetched in pieces, spread over the lines that are read: a
-    /// core keeps few requests to memory, and stalls when more are made at once.
+impl<'a, P> PanelLines<'a, P> {
+    /// What is left as lines of another width.
     #[inline(always)]
-    fn prefetch_next(&mut self) {
+    pub(crate) fn of_width(self, width: usize) -> Self {
+        let tiles = self.every / piece::<P>(self.width);
+        Self {
+            width,
+            every: tiles * piece::<P>(width),
+            ..self
+        }
+    }
+
+    /// The next line; nothing is prefetched.
+    #[inline(always)]
+    pub(crate) fn next_line(&mut self) -> Option<&'a [P]> {
+        let (line, rest) = self.rest.split_at_checked(self.width)?;
+        self.rest = rest;
+        Some(line)
+    }
+
+    /// Prefetches what is due after some units of a line of B. A long line is prefetched in pieces, spread over the lines
+    /// that are read: a core keeps few requests to memory, and stalls when more are made at once.
+    #[inline(always)]
+    pub(crate) fn prefetch_next(&mut self, num_units: usize) {
         // Of a width that the compiler knows: no loop for a line of one piece.
-        let (line, piece) = (self.width * size_of::<P>(), piece::<P>(self.width));
+        let (line, piece) = (num_units * size_of::<P>(), piece::<P>(self.width));
         self.read += line;
         while self.read >= self.every {
             for offset in (0..piece).step_by(CACHE_LINE) {
@@ -116,9 +135,8 @@ impl<'a, P> Iterator for PanelLines<'a, P> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<&'a [P]> {
-        let (line, rest) = self.rest.split_at_checked(self.width)?;
-        self.rest = rest;
-        self.prefetch_next();
+        let line = self.next_line()?;
+        self.prefetch_next(self.width);
         Some(line)
     }
 }

@@ -1,5 +1,5 @@
-//! Weights in blocks of 32 or 256 neighbours along `k`: those of GGUF files, two that others are rewritten to, and two
-//! of rotated weights, which `chairlift quantize` writes.
+//! Weights in blocks of 32, 128 or 256 neighbours along `k`: those of GGUF files, two that others are rewritten to, and
+//! three of rotated weights, which `chairlift quantize` writes or wrote.
 //!
 //! The layouts of the former are those of `ggml-quants` (llama.cpp). A block is decoded to groups of 32 codes with scales and
 //! minima that are exactly those of the file: products of its half-precision factors and small integers fit
@@ -13,13 +13,15 @@ use crate::{
     Rows, RowsMut,
     error::{ArgumentError, expect_equal},
     gemm::{
-        quantize::{BlockScale, GROUP, Group, GroupSource, Quantization, QuantizedRows},
-        quants::FLOATS,
+        quantize::{GROUP, Group, GroupSource, MAX_SPAN, Quantization, QuantizedRows},
         rotation::rotate,
         weight_format::{Format, WeightFormat, with_format},
     },
 };
+use decode::decode;
 use half::f16;
+
+mod decode;
 
 /// How the weights of a row lie in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +50,15 @@ pub enum BlockType {
     Affine8,
     /// As [`Self::Q8_0`], of rotated weights ([`crate::gemm::rotation`]).
     Int8Rotated,
+    /// 128 rotated weights of eight bits and a scale; what is left of a row is in blocks of [`Self::Int8Rotated`].
+    Int8Rotated128,
     /// As [`Self::Q4_1`], of rotated weights.
     Int4Rotated,
 }
 
 impl BlockType {
     /// Their names, for the most part those of GGUF.
-    pub const NAMES: [(&'static str, Self); 13] = [
+    pub const NAMES: [(&'static str, Self); 14] = [
         ("Q8_0", Self::Q8_0),
         ("Q4_0", Self::Q4_0),
         ("Q4_1", Self::Q4_1),
@@ -67,6 +71,7 @@ impl BlockType {
         ("AFFINE4", Self::Affine4),
         ("AFFINE8", Self::Affine8),
         ("INT8_ROTATED", Self::Int8Rotated),
+        ("INT8_ROTATED_128", Self::Int8Rotated128),
         ("INT4_ROTATED", Self::Int4Rotated),
     ];
 
@@ -83,6 +88,32 @@ impl BlockType {
             Self::Q5K => (256, 176),
             Self::Q6K => (256, 210),
             Self::Affine8 => (32, 40),
+            Self::Int8Rotated128 => (128, 130),
+        }
+    }
+
+    /// The type of the blocks of what is left of a row; None where rows are whole blocks.
+    fn rest(self) -> Option<Self> {
+        (self == Self::Int8Rotated128).then_some(Self::Int8Rotated)
+    }
+
+    /// Bytes of a row of weights; None if they are no whole blocks.
+    pub fn row_bytes(self, num_weights: usize) -> Option<usize> {
+        let (weights, bytes) = self.block();
+        let whole = (num_weights / weights).checked_mul(bytes)?;
+        match num_weights % weights {
+            0 => Some(whole),
+            rest => self.rest()?.row_bytes(rest)?.checked_add(whole),
+        }
+    }
+
+    /// Weights of a row of bytes; None if they are no whole blocks.
+    pub fn row_weights(self, num_bytes: usize) -> Option<usize> {
+        let (weights, bytes) = self.block();
+        let whole = (num_bytes / bytes).checked_mul(weights)?;
+        match num_bytes % bytes {
+            0 => Some(whole),
+            rest => self.rest()?.row_weights(rest)?.checked_add(whole),
         }
     }
 
@@ -90,6 +121,7 @@ impl BlockType {
     pub fn format(self) -> WeightFormat {
         match self {
             Self::Q8_0 | Self::Int8Rotated => WeightFormat::Int8,
+            Self::Int8Rotated128 => WeightFormat::Int8Wide,
             Self::Q4_0 => WeightFormat::Int4,
             Self::Q4_1 | Self::Int4Rotated => WeightFormat::Int4Min,
             Self::Q5_0 => WeightFormat::Int6,
@@ -105,13 +137,16 @@ impl BlockType {
 
     /// Whether the weights are rotated.
     fn is_rotated(self) -> bool {
-        matches!(self, Self::Int8Rotated | Self::Int4Rotated)
+        matches!(
+            self,
+            Self::Int8Rotated | Self::Int8Rotated128 | Self::Int4Rotated
+        )
     }
 
     /// How numbers are quantized to such blocks; None where nothing does that here.
     fn quantization(self) -> Option<Quantization> {
         match self {
-            Self::Q8_0 | Self::Int8Rotated => Some(Quantization::Int8),
+            Self::Q8_0 | Self::Int8Rotated | Self::Int8Rotated128 => Some(Quantization::Int8),
             Self::Q4_1 | Self::Int4Rotated => Some(Quantization::Int4),
             _ => None,
         }
@@ -154,7 +189,7 @@ pub fn dequantize(
     Ok(())
 }
 
-/// Quantizes `weight` `[N, K]` to `out` `[N, bytes of a row]`, whose type is one of 32 weights that
+/// Quantizes `weight` `[N, K]` to `out` `[N, bytes of a row]`, whose type is one that
 /// [`Quantization`] makes; the codes and scales are those that [`crate::gemm::grouped::GroupedLinear::quantize`]
 /// packs, if it rotates, too.
 ///
@@ -169,7 +204,7 @@ pub fn quantize(
         let got = BlockType::NAMES
             .iter()
             .find(|(_, named)| *named == block_type);
-        let expected = "Q8_0, Q4_1, INT8_ROTATED or INT4_ROTATED";
+        let expected = "Q8_0, Q4_1, INT8_ROTATED, INT8_ROTATED_128 or INT4_ROTATED";
         return Err(ArgumentError::new(
             "block_type",
             expected,
@@ -177,36 +212,41 @@ pub fn quantize(
         ));
     };
     let (weights, bytes) = block_type.block();
-    if !weight.width().is_multiple_of(weights) {
-        let expected = format_args!("rows of a multiple of {weights} weights");
+    let Some(row_bytes) = block_type.row_bytes(weight.width()) else {
+        let expected = format_args!("rows of a multiple of {GROUP} weights");
         return Err(ArgumentError::new("weight", expected, weight.width()));
-    }
+    };
     expect_equal("out", "as many rows as weight:", weight.len(), out.len())?;
-    expect_equal(
-        "out",
-        "the bytes of a row,",
-        weight.width() / weights * bytes,
-        out.width(),
-    )?;
+    expect_equal("out", "the bytes of a row,", row_bytes, out.width())?;
     let source = QuantizedRows::new(weight, quantization, block_type.is_rotated());
     out.par_rows(|part| {
         for (row, out) in part {
-            dispatch(QuantizeRow {
-                source: &source,
-                row,
-                has_minima: quantization == Quantization::Int4,
-                out,
-            });
+            let (whole, rest) = out.split_at_mut(out.len() / bytes * bytes);
+            let first_of_rest = whole.len() / bytes * weights / GROUP;
+            let quantize = |block_type, first, out| {
+                dispatch(QuantizeRow {
+                    source: &source,
+                    row,
+                    first,
+                    block_type,
+                    out,
+                });
+            };
+            quantize(block_type, 0, whole);
+            if let Some(block_type) = block_type.rest() {
+                quantize(block_type, first_of_rest, rest);
+            }
         }
     });
     Ok(())
 }
 
-/// Quantizes a row to blocks of 32: a scale, perhaps a minimum, and codes of eight or of four bits.
+/// Quantizes a row, from group `first` on, to blocks: a scale, perhaps a minimum, and codes of eight or of four bits.
 struct QuantizeRow<'a> {
     source: &'a QuantizedRows<'a, f32>,
     row: usize,
-    has_minima: bool,
+    first: usize,
+    block_type: BlockType,
     out: &'a mut [u8],
 }
 
@@ -215,20 +255,26 @@ impl Kernel for QuantizeRow<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let bytes = if self.has_minima { 20 } else { 34 };
+        let has_minima = self.block_type.quantization() == Some(Quantization::Int4);
+        let (weights, bytes) = self.block_type.block();
+        let mut groups = [Group::ZERO; MAX_SPAN];
+        let groups = &mut groups[..weights / GROUP];
         for (index, block) in self.out.chunks_exact_mut(bytes).enumerate() {
-            let group = self.source.group(self.row, index);
+            self.source
+                .read(self.row, self.first + index * groups.len(), groups);
+            let shared = groups[0];
             let (scale, block) = block.split_at_mut(2);
-            scale.copy_from_slice(&f16::from_f32(group.scales[0].value()).to_le_bytes());
-            if self.has_minima {
+            scale.copy_from_slice(&f16::from_f32(shared.scales[0].value()).to_le_bytes());
+            if has_minima {
                 let (minimum, codes) = block.split_at_mut(2);
-                minimum.copy_from_slice(&f16::from_f32(group.min.value()).to_le_bytes());
-                let (low, high) = group.quants.split_at(GROUP / 2);
+                minimum.copy_from_slice(&f16::from_f32(shared.min.value()).to_le_bytes());
+                let (low, high) = shared.quants.split_at(GROUP / 2);
                 for ((codes, low), high) in codes.iter_mut().zip(low).zip(high) {
                     *codes = low | high << 4;
                 }
             } else {
-                for (code, quant) in block.iter_mut().zip(group.quants) {
+                let quants = groups.iter().flat_map(|group| group.quants);
+                for (code, quant) in block.iter_mut().zip(quants) {
                     *code = quant ^ 0x80;
                 }
             }
@@ -240,23 +286,50 @@ impl Kernel for QuantizeRow<'_> {
 pub(crate) struct BlockRows<'a> {
     blocks: Rows<'a, u8>,
     block_type: BlockType,
+    in_features: usize,
 }
 
 impl<'a> BlockRows<'a> {
     /// # Errors
     /// If a row is not a whole number of blocks.
     pub(crate) fn new(blocks: Rows<'a, u8>, block_type: BlockType) -> Result<Self, ArgumentError> {
-        let (_, bytes) = block_type.block();
-        if !blocks.width().is_multiple_of(bytes) {
-            let expected = format_args!("rows of a multiple of {bytes} bytes");
+        let Some(in_features) = block_type.row_weights(blocks.width()) else {
+            let (_, bytes) = block_type.block();
+            let expected = match block_type.rest() {
+                None => format!("rows of a multiple of {bytes} bytes"),
+                Some(rest) => format!("rows of {bytes} bytes each, then of {}", rest.block().1),
+            };
             return Err(ArgumentError::new("blocks", expected, blocks.width()));
-        }
-        Ok(Self { blocks, block_type })
+        };
+        Ok(Self {
+            blocks,
+            block_type,
+            in_features,
+        })
     }
 
     pub(crate) fn in_features(&self) -> usize {
-        let (weights, bytes) = self.block_type.block();
-        self.blocks.width() / bytes * weights
+        self.in_features
+    }
+
+    /// Group `index` of row `row`.
+    #[inline(always)]
+    fn group(&self, row: usize, index: usize) -> Group {
+        let (row, (weights, bytes)) = (self.blocks.row(row), self.block_type.block());
+        let (block, groups) = (index * GROUP / weights, weights / GROUP);
+        let num_blocks = self.in_features / weights;
+        match self.block_type.rest() {
+            Some(rest) if block == num_blocks => {
+                let (_, rest_bytes) = rest.block();
+                let first = num_blocks * bytes + index % groups * rest_bytes;
+                decode(rest, &row[first..first + rest_bytes], 0)
+            }
+            _ => decode(
+                self.block_type,
+                &row[block * bytes..][..bytes],
+                index % groups,
+            ),
+        }
     }
 }
 
@@ -266,135 +339,9 @@ impl GroupSource for BlockRows<'_> {
     }
 
     #[inline(always)]
-    fn group(&self, row: usize, index: usize) -> Group {
-        let (weights, bytes) = self.block_type.block();
-        let first = index * GROUP / weights * bytes;
-        let block = &self.blocks.row(row)[first..first + bytes];
-        let part = index % (weights / GROUP);
-        match self.block_type {
-            BlockType::Q8_0 | BlockType::Int8Rotated => scaled(block, |k| block[2 + k] ^ 0x80),
-            BlockType::Q4_0 => scaled(block, |k| nibble(&block[2..], k)),
-            BlockType::Q4_1 | BlockType::Int4Rotated => affine(block, |k| nibble(&block[4..], k)),
-            BlockType::Q5_0 => scaled(block, |k| five_bits(&block[2..], k)),
-            BlockType::Q5_1 => affine(block, |k| five_bits(&block[4..], k)),
-            BlockType::Q4K => k_quant(block, part, |k| half_byte(&block[16..], part, k)),
-            BlockType::Q5K => k_quant(block, part, |k| {
-                half_byte(&block[48..], part, k) | (block[16 + k] >> part & 1) << 4
-            }),
-            BlockType::Q6K => q6_k(block, part),
-            BlockType::Mxfp4 => floats(block),
-            BlockType::Affine4 => affine_wide(block, |k| nibble(&block[8..], k)),
-            BlockType::Affine8 => affine_wide(block, |k| block[8 + k]),
+    fn read(&self, row: usize, first: usize, groups: &mut [Group]) {
+        for (index, group) in groups.iter_mut().enumerate() {
+            *group = self.group(row, first + index);
         }
-    }
-}
-
-fn multiple(count: f32, factor: f32) -> BlockScale {
-    BlockScale { count, factor }
-}
-
-fn quants(code: impl Fn(usize) -> u8) -> [u8; GROUP] {
-    std::array::from_fn(code)
-}
-
-fn number(bytes: &[u8]) -> f32 {
-    f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
-}
-
-/// A block that begins with its scale.
-fn scaled(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
-    Group {
-        quants: quants(code),
-        scales: [BlockScale::of_one(number(block)); 2],
-        min: BlockScale::ZERO,
-    }
-}
-
-/// A block that begins with its scale and minimum.
-fn affine(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
-    Group {
-        min: BlockScale::of_one(number(&block[2..])),
-        ..scaled(block, code)
-    }
-}
-
-/// A block that begins with its scale and minimum in single precision.
-fn affine_wide(block: &[u8], code: impl Fn(usize) -> u8) -> Group {
-    let number =
-        |at: usize| f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-    Group {
-        quants: quants(code),
-        scales: [BlockScale::of_one(number(0)); 2],
-        min: BlockScale::of_one(number(4)),
-    }
-}
-
-/// A block of an exponent, and floats of four bits.
-fn floats(block: &[u8]) -> Group {
-    // Codes are twice the numbers: half of 2^(exponent - 127), the least two of which are subnormal.
-    let exponent = u32::from(block[0]);
-    let bits = if exponent < 2 {
-        0x0020_0000 << exponent
-    } else {
-        (exponent - 1) << 23
-    };
-    Group {
-        quants: quants(|k| FLOATS[usize::from(nibble(&block[1..], k))]),
-        scales: [BlockScale::of_one(f32::from_bits(bits)); 2],
-        min: BlockScale::ZERO,
-    }
-}
-
-/// Code `k` of 32: the low nibbles of 16 bytes, then the high ones.
-fn nibble(bytes: &[u8], k: usize) -> u8 {
-    bytes[k % 16] >> (4 * (k / 16)) & 15
-}
-
-/// Code `k` of 32, whose fifth bits come first.
-fn five_bits(bytes: &[u8], k: usize) -> u8 {
-    nibble(&bytes[4..], k) | (bytes[k / 8] >> (k % 8) & 1) << 4
-}
-
-/// Code `k` of group `part` of 256: of 32 bytes the low nibbles are a group, the high ones the next.
-fn half_byte(bytes: &[u8], part: usize, k: usize) -> u8 {
-    bytes[part / 2 * 32 + k] >> (4 * (part % 2)) & 15
-}
-
-/// A group of a block that begins with two factors, and with a scale and a minimum of six bits per group: of
-/// four groups in the low six bits of 12 bytes, of four others split over two bytes each.
-fn k_quant(block: &[u8], part: usize, code: impl Fn(usize) -> u8) -> Group {
-    let packed = &block[4..16];
-    let (scale, min) = if part < 4 {
-        (packed[part] & 63, packed[part + 4] & 63)
-    } else {
-        let low = packed[part + 4];
-        (
-            low & 15 | packed[part - 4] >> 6 << 4,
-            low >> 4 | packed[part] >> 6 << 4,
-        )
-    };
-    Group {
-        quants: quants(code),
-        scales: [multiple(f32::from(scale), number(block)); 2],
-        min: multiple(f32::from(min), -number(&block[2..])),
-    }
-}
-
-/// A group of 128 low nibbles, 64 pairs of high bits, 16 signed scales and a factor.
-fn q6_k(block: &[u8], part: usize) -> Group {
-    let (half, quarter) = (part / 4, part % 4);
-    let low = &block[64 * half + 32 * (quarter % 2)..];
-    let high = &block[128 + 32 * half..];
-    let factor = number(&block[208..]);
-    let scale = |index: usize| {
-        let count = block[192 + 2 * part + index].cast_signed();
-        multiple(f32::from(count), factor)
-    };
-    Group {
-        quants: quants(|k| {
-            low[k] >> (4 * (quarter / 2)) & 15 | (high[k] >> (2 * quarter) & 3) << 4
-        }),
-        scales: [scale(0), scale(1)],
-        min: BlockScale::ZERO,
     }
 }

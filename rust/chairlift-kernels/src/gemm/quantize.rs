@@ -19,8 +19,12 @@ pub(crate) const CHUNK: usize = 32 * GROUP;
 /// Largest magnitude of an eight-bit integer here: the range is symmetric.
 const MAX_INT8: f32 = 127.0;
 
-/// Neighbours along `k` that share a scale, of weights and of inputs.
+/// Neighbours along `k` that are packed together, of weights and of inputs; they share a scale, perhaps with those of
+/// other groups.
 pub const GROUP: usize = 32;
+
+/// Groups that share a scale at most.
+pub(crate) const MAX_SPAN: usize = 4;
 
 /// What a row of numbers is measured in.
 #[derive(Clone, Copy)]
@@ -81,10 +85,15 @@ pub(crate) fn sum<I: Isa>(integers: &[i8]) -> i32 {
     }
 }
 
-/// The scale of a group of inputs.
+/// The scale that groups of inputs share.
 #[inline(always)]
-pub(crate) fn group_scale<I: Isa>(numbers: &[f32; GROUP]) -> Scale {
-    scale_to(I::largest_magnitude(numbers))
+pub(crate) fn shared_scale<I: Isa>(groups: &[[f32; GROUP]]) -> Scale {
+    let mut largest = 0;
+    for group in groups {
+        // By bits, in whose order NaN is the largest.
+        largest = largest.max(I::largest_magnitude(group).to_bits());
+    }
+    scale_to(f32::from_bits(largest))
 }
 
 /// A group of inputs as integers.
@@ -100,6 +109,14 @@ pub(crate) struct Group {
     /// One for each half of the group.
     pub(crate) scales: [BlockScale; 2],
     pub(crate) min: BlockScale,
+}
+
+impl Group {
+    pub(crate) const ZERO: Self = Self {
+        quants: [0; GROUP],
+        scales: [BlockScale::ZERO; 2],
+        min: BlockScale::ZERO,
+    };
 }
 
 /// A scale or a minimum: a small integer times a factor that groups share, or a number times 1.
@@ -127,8 +144,9 @@ impl BlockScale {
 
 /// Rows of weights that give their groups.
 pub(crate) trait GroupSource: Sync {
-    /// Group `index` of row `row`; codes beyond the end of the row may be any.
-    fn group(&self, row: usize, index: usize) -> Group;
+    /// Gives groups of row `row` that share their scales, from group `first` on; codes beyond the end of the row may be
+    /// any.
+    fn read(&self, row: usize, first: usize, groups: &mut [Group]);
 
     /// Whether the rows are rotated ([`rotation`]).
     fn is_rotated(&self) -> bool;
@@ -144,7 +162,7 @@ pub(crate) struct QuantizedRows<'a, T> {
 /// What is made of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantization {
-    /// Eight bits, a scale per group.
+    /// Eight bits, a scale per 128 weights.
     Int8,
     /// Four bits, a scale and a minimum per group.
     Int4,
@@ -175,41 +193,45 @@ impl<T: Element> GroupSource for QuantizedRows<'_, T> {
     }
 
     #[inline(always)]
-    fn group(&self, row: usize, index: usize) -> Group {
+    fn read(&self, row: usize, first: usize, groups: &mut [Group]) {
         let row = self.weight.row(row);
-        // The groups of a block of the rotation.
-        let first = index * GROUP / rotation::BLOCK * rotation::BLOCK;
-        let mut block = [0.0; rotation::BLOCK];
-        let block = &mut block[..rotation::BLOCK.min(row.len() - first)];
-        for (wide, number) in block.iter_mut().zip(&row[first..]) {
+        // Whole blocks of the rotation, with these groups among their numbers.
+        let start = first * GROUP / rotation::BLOCK * rotation::BLOCK;
+        let mut numbers = [0.0; MAX_SPAN * GROUP];
+        let len = rotation::BLOCK.max(groups.len() * GROUP);
+        let numbers = &mut numbers[..len.min(row.len() - start)];
+        for (wide, number) in numbers.iter_mut().zip(&row[start..]) {
             *wide = number.to_f32();
         }
         if self.is_rotated {
-            rotate(block);
+            rotate(numbers);
         }
-        let numbers = &block[index * GROUP - first..];
-        let numbers = &numbers[..GROUP.min(numbers.len())];
+        let numbers = &numbers[first * GROUP - start..];
+        let numbers = &numbers[..numbers.len().min(groups.len() * GROUP)];
         // The last number again: a group that ends early has no other range.
-        let mut weights = [numbers.last().copied().unwrap_or(0.0); GROUP];
-        weights[..numbers.len()].copy_from_slice(numbers);
-        if !largest_magnitude(&weights).is_finite() {
-            return Group {
-                quants: [0; GROUP],
-                scales: [BlockScale::of_one(f32::NAN); 2],
-                min: BlockScale::of_one(f32::NAN),
+        let mut weights = [[numbers.last().copied().unwrap_or(0.0); GROUP]; MAX_SPAN];
+        let weights = &mut weights[..groups.len()];
+        weights.as_flattened_mut()[..numbers.len()].copy_from_slice(numbers);
+        let largest = largest_magnitude(weights.as_flattened());
+        for (group, weights) in groups.iter_mut().zip(weights) {
+            *group = match self.quantization {
+                _ if !largest.is_finite() => Group {
+                    scales: [BlockScale::of_one(f32::NAN); 2],
+                    min: BlockScale::of_one(f32::NAN),
+                    ..Group::ZERO
+                },
+                Quantization::Int8 => quantize_int8(weights, largest),
+                Quantization::Int4 => quantize_int4(weights),
             };
-        }
-        match self.quantization {
-            Quantization::Int8 => quantize_int8(&weights),
-            Quantization::Int4 => quantize_int4(&weights),
         }
     }
 }
 
-/// Codes of 1..=255, from -127 to 127 times a scale that f16 holds.
+/// Codes of 1..=255, from -127 to 127 times a scale that f16 holds; the largest magnitude is that of all weights
+/// which share the scale.
 #[inline(always)]
-fn quantize_int8(weights: &[f32; GROUP]) -> Group {
-    let scale = rounded(largest_magnitude(weights) / MAX_INT8);
+fn quantize_int8(weights: &[f32; GROUP], largest: f32) -> Group {
+    let scale = rounded(largest / MAX_INT8);
     let inverse = finite(1.0 / scale);
     let mut quants = [0; GROUP];
     for (code, weight) in quants.iter_mut().zip(weights) {
@@ -236,11 +258,7 @@ const TRIED: [f32; 12] = [
 #[inline(always)]
 fn quantize_int4(weights: &[f32; GROUP]) -> Group {
     let mut smallest = f32::INFINITY;
-    let mut best = Group {
-        quants: [0; GROUP],
-        scales: [BlockScale::ZERO; 2],
-        min: BlockScale::ZERO,
-    };
+    let mut best = Group::ZERO;
     let (mut low, mut high) = (weights[0], weights[0]);
     for &weight in weights {
         low = if weight < low { weight } else { low };

@@ -76,6 +76,9 @@ pub(crate) trait Quants: Sync {
     /// Words of a group of weights, for each output.
     const LINES: usize;
 
+    /// Whether the products of another group may be added to the sums of a group.
+    const CONTINUES: bool = true;
+
     /// Words of a group of inputs.
     #[inline(always)]
     fn input_words<I: Isa>() -> usize {
@@ -97,9 +100,9 @@ pub(crate) trait Quants: Sync {
         (-offset * sum::<I>(integers)).cast_unsigned()
     }
 
-    /// Adds the products of a group, or of a part of it, to the starts of R rows, or to zero.
-    fn sums<I: Isa, const R: usize>(
-        starts: Option<InputWords<'_>>,
+    /// Adds the products of a group, or of a part of it, to the sums of R rows.
+    fn add<I: Isa, const R: usize>(
+        sums: IntegerSums<I, R>,
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R>;
@@ -118,6 +121,9 @@ const ONES: u32 = 0x0001_0001;
 
 impl<const ARE_FLOATS: bool> Quants for FourBits<ARE_FLOATS> {
     const LINES: usize = GROUP / 8;
+
+    // Sums of 16 bits become others of 32 bits.
+    const CONTINUES: bool = false;
 
     #[inline(always)]
     fn pack(quants: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
@@ -151,12 +157,12 @@ impl<const ARE_FLOATS: bool> Quants for FourBits<ARE_FLOATS> {
     }
 
     #[inline(always)]
-    fn sums<I: Isa, const R: usize>(
-        starts: Option<InputWords<'_>>,
+    fn add<I: Isa, const R: usize>(
+        sums: IntegerSums<I, R>,
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
-        let mut sums = started::<I, R>(starts);
+        let mut sums = sums;
         let low = I::splat_word(LOW);
         for (j, line) in lines.chunks_exact(REGISTERS * I::WORDS).enumerate() {
             let mut w = [low; REGISTERS];
@@ -224,13 +230,13 @@ impl Quants for Int8Quants {
     }
 
     #[inline(always)]
-    fn sums<I: Isa, const R: usize>(
-        starts: Option<InputWords<'_>>,
+    fn add<I: Isa, const R: usize>(
+        sums: IntegerSums<I, R>,
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
         let width = REGISTERS * I::WORDS;
-        let mut sums = started::<I, R>(starts);
+        let mut sums = sums;
         for (j, line) in lines.chunks_exact(width).enumerate() {
             if I::HAS_DOT {
                 let mut w = [I::splat_word(0); REGISTERS];
@@ -263,8 +269,9 @@ fn copy(integers: &[i8; GROUP], words: &mut [u32]) {
     words[..GROUP / 4].copy_from_slice(&packed.map(u32::from_le));
 }
 
+/// The starts of R rows, or zero.
 #[inline(always)]
-fn started<I: Isa, const R: usize>(starts: Option<InputWords<'_>>) -> IntegerSums<I, R> {
+pub(crate) fn started<I: Isa, const R: usize>(starts: Option<InputWords<'_>>) -> IntegerSums<I, R> {
     let mut sums = [[I::splat_word(0); REGISTERS]; R];
     if let Some(starts) = starts {
         for r in 0..R {

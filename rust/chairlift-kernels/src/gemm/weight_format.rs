@@ -4,7 +4,7 @@
 
 use crate::{
     gemm::{
-        quantize::{BlockScale, GROUP, Quantization},
+        quantize::{BlockScale, GROUP, MAX_SPAN, Quantization},
         quants::{FLOAT_OFFSET, Fp4Quants, Int4Quants, Int6Quants, Int8Quants, Quants},
         register_tile::{MAX_WIDTH, REGISTERS, panel_width},
     },
@@ -18,6 +18,8 @@ use std::marker::PhantomData;
 pub enum WeightFormat {
     /// Eight bits, `scale * (code - 128)`, scales in f16.
     Int8,
+    /// The same with a scale for four groups; groups at the end of a row that are fewer have one each.
+    Int8Wide,
     /// Four bits, `scale * (code - 8)`, scales in f16.
     Int4,
     /// Four bits, `scale * code + minimum`, both in f16.
@@ -46,6 +48,10 @@ macro_rules! with_format {
         match $format {
             WeightFormat::Int8 => {
                 type $F = $crate::gemm::weight_format::known::Int8;
+                $body
+            }
+            WeightFormat::Int8Wide => {
+                type $F = $crate::gemm::weight_format::known::Int8Wide;
                 $body
             }
             WeightFormat::Int4 => {
@@ -98,11 +104,12 @@ pub(crate) use with_format;
 pub(crate) mod known {
     use super::{
         Affine, FLOAT_OFFSET, Fp4Quants, Int4Quants, Int6Quants, Int8Quants, Scaled,
-        SuperBlockCounts,
+        SuperBlockCounts, Wide,
     };
     use half::{bf16, f16};
 
     pub(crate) type Int8 = Scaled<Int8Quants, f16, 128, 1>;
+    pub(crate) type Int8Wide = Wide<Int8>;
     pub(crate) type Int4 = Scaled<Int4Quants, f16, 8, 1>;
     pub(crate) type Int4Min = Affine<Int4Quants, f16>;
     pub(crate) type Int4MinWide = Affine<Int4Quants, f32>;
@@ -143,6 +150,12 @@ pub(crate) trait Format: Sync {
 
     /// Parts of a group that have a scale each, one or two; with minima one.
     const PARTS: usize;
+
+    /// Groups that share their scale: a span.
+    const SPAN: usize;
+
+    /// The format of the groups at the end of a row that are fewer than a span.
+    type Rest: Format;
 }
 
 /// `scale * (code - OFFSET)`.
@@ -156,6 +169,8 @@ impl<C: Quants, N: GroupNumbers, const OFFSET: i32, const PARTS: usize> Format
     const OFFSET: i32 = OFFSET;
     const HAS_MINIMA: bool = false;
     const PARTS: usize = PARTS;
+    const SPAN: usize = 1;
+    type Rest = Self;
 }
 
 /// `scale * code + minimum`.
@@ -167,6 +182,24 @@ impl<C: Quants, N: GroupNumbers> Format for Affine<C, N> {
     const OFFSET: i32 = 0;
     const HAS_MINIMA: bool = true;
     const PARTS: usize = 1;
+    const SPAN: usize = 1;
+    type Rest = Self;
+}
+
+/// A format without minima whose groups share scales by four; it has no scales of parts.
+pub(crate) struct Wide<F>(PhantomData<F>);
+
+impl<F: Format> Format for Wide<F> {
+    type Quants = F::Quants;
+    type Numbers = F::Numbers;
+    const OFFSET: i32 = F::OFFSET;
+    const HAS_MINIMA: bool = false;
+    const PARTS: usize = 1;
+    const SPAN: usize = {
+        assert!(F::Quants::CONTINUES && !F::HAS_MINIMA && F::PARTS == 1);
+        MAX_SPAN
+    };
+    type Rest = F;
 }
 
 /// How scales and minima are stored.
@@ -260,15 +293,26 @@ pub(crate) fn put_half(number: f32, column: usize, words: &mut [u32]) {
     words[column / 2] |= bits << (16 * (column % 2));
 }
 
-/// Words of the scales of a group of a panel, or of its minima.
+/// Words of the scales of a span of a panel, or of its minima.
 pub(crate) const fn number_words<F: Format>(width: usize) -> usize {
     width / F::Numbers::DEPTH
 }
 
-/// Words of a group of a panel.
-pub(crate) const fn words_per_group<F: Format>(width: usize) -> usize {
+/// Words of a span of a panel.
+pub(crate) const fn words_per_span<F: Format>(width: usize) -> usize {
     let kinds = if F::HAS_MINIMA { 2 } else { F::PARTS };
-    kinds * number_words::<F>(width) + F::Quants::LINES * width
+    kinds * number_words::<F>(width) + F::SPAN * F::Quants::LINES * width
+}
+
+/// Spans of a row, and groups of its rest.
+pub(crate) const fn num_spans<F: Format>(in_features: usize) -> (usize, usize) {
+    let num_groups = in_features.div_ceil(GROUP);
+    if F::SPAN == 1 {
+        return (num_groups, 0);
+    }
+    // A span is full of inputs.
+    let num_spans = in_features / (F::SPAN * GROUP);
+    (num_spans, num_groups - num_spans * F::SPAN)
 }
 
 /// Words of the factors that groups of a panel share: of their scales, then of their minima.
@@ -288,15 +332,17 @@ pub(crate) const fn factors_per_panel<F: Format>(in_features: usize, width: usiz
 }
 
 pub(crate) const fn words_per_panel<F: Format>(in_features: usize, width: usize) -> usize {
-    let groups = in_features.div_ceil(GROUP) * words_per_group::<F>(width);
-    factors_per_panel::<F>(in_features, width) + groups
+    let (num_spans, num_rest) = num_spans::<F>(in_features);
+    let spans =
+        num_spans * words_per_span::<F>(width) + num_rest * words_per_span::<F::Rest>(width);
+    factors_per_panel::<F>(in_features, width) + spans
 }
 
 impl Quantization {
     /// How the weights are then packed.
     pub fn format(self) -> WeightFormat {
         match self {
-            Self::Int8 => WeightFormat::Int8,
+            Self::Int8 => WeightFormat::Int8Wide,
             Self::Int4 => WeightFormat::Int4Min,
         }
     }

@@ -3,7 +3,11 @@
 use crate::oracle::{bits, numbers, wide};
 use chairlift_kernels::{
     Element, Rows, RowsMut, bf16,
-    gemm::{grouped::GroupedLinear, quantize::Quantization},
+    gemm::{
+        blocks::{BlockType, quantize},
+        grouped::GroupedLinear,
+        quantize::Quantization,
+    },
     memory::pool,
 };
 use proptest::prelude::*;
@@ -52,7 +56,7 @@ fn check<T: Element>(m: usize, n: usize, k: usize, quantization: Quantization) {
 fn layers_agree_with_float64_at_every_edge() {
     for quantization in BOTH {
         for n in [1, 15, 16, 17, 33] {
-            for k in [1, 3, 4, 31, 32, 33, 64, 65, 130, 1057, 1088] {
+            for k in [1, 3, 4, 31, 32, 33, 64, 65, 127, 128, 130, 1057, 1088] {
                 for m in [1, 5, 6, 7, 13, 18] {
                     check::<f32>(m, n, k, quantization);
                     check::<bf16>(m, n, k, quantization);
@@ -64,7 +68,7 @@ fn layers_agree_with_float64_at_every_edge() {
 
 #[test]
 fn bits_of_a_row_do_not_depend_on_the_others() {
-    // Whether a machine multiplies tiles depends on `k`.
+    // With a rest that fills no group of 128, and without.
     let cases = BOTH.map(|quantization| [(quantization, 150), (quantization, 128)]);
     for (quantization, k) in cases.into_iter().flatten() {
         let n = 83;
@@ -98,6 +102,7 @@ fn bits_are_those_of_every_other_instruction_set() {
     for (quantization, k) in [
         (Quantization::Int8, 150),
         (Quantization::Int8, 128),
+        (Quantization::Int8, 704),
         (Quantization::Int4, 150),
     ] {
         let layer = pack(&numbers::<bf16>(1, n * k), k, quantization);
@@ -108,11 +113,35 @@ fn bits_are_those_of_every_other_instruction_set() {
     assert_eq!(
         found,
         [
-            0x6d88_4066_856f_753e,
-            0xfe77_5ab5_658b_8996,
+            0xd8c9_1a04_fb0d_1969,
+            0xc6c1_cc1b_d6d8_a9ba,
+            0x4bda_b64c_4fcd_4980,
             0x1bd0_3c49_671b_8f25
         ]
     );
+}
+
+/// A layer that `chairlift quantize` stored when all groups were of 32.
+#[test]
+fn bits_of_stored_groups_of_32_are_those_that_they_were() {
+    let (n, k) = (83, 128);
+    let weight: Vec<f32> = numbers::<bf16>(1, n * k)
+        .into_iter()
+        .map(bf16::to_f32)
+        .collect();
+    let row_bytes = BlockType::Int8Rotated.row_bytes(k).expect("whole blocks");
+    let mut stored = vec![0; n * row_bytes];
+    let (rows, out) = (
+        Rows::contiguous(&weight, k),
+        RowsMut::contiguous(&mut stored, row_bytes),
+    );
+    quantize(rows, BlockType::Int8Rotated, out).expect("the shapes fit");
+    let rows = Rows::contiguous(&stored, row_bytes);
+    let layer =
+        GroupedLinear::from_blocks(rows, BlockType::Int8Rotated, None).expect("whole blocks");
+    let mut out = bits(&forward::<bf16, f32>(&layer, &numbers(2, 33 * k)));
+    out.extend(bits(&forward::<f32, bf16>(&layer, &numbers(3, 20 * k))));
+    assert_eq!(checksum(&out), 0xfe77_5ab5_658b_8996);
 }
 
 #[test]

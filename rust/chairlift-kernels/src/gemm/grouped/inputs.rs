@@ -3,7 +3,7 @@
 use crate::{
     Element,
     gemm::{
-        quantize::{GROUP, group_scale, round_group, sum},
+        quantize::{GROUP, round_group, shared_scale, sum},
         quants::Quants,
         weight_format::Format,
     },
@@ -14,14 +14,14 @@ use crate::{
     memory::{prefetch::opaque, rows::Rows},
 };
 
-/// Words of a group of inputs of a row before its integers: its scale, and a correction for each part.
+/// Words of a span of inputs of a row before its integers: its scale, and a correction for each part.
 pub(super) const fn head_words<F: Format>() -> usize {
     1 + F::PARTS
 }
 
-/// Words of a group of inputs of a row.
+/// Words of a span of inputs of a row.
 pub(super) fn input_words<I: Isa, F: Format>() -> usize {
-    head_words::<F>() + F::Quants::input_words::<I>()
+    head_words::<F>() + F::SPAN * F::Quants::input_words::<I>()
 }
 
 /// Rows of inputs of any type: the loops over panels are compiled once for all of them.
@@ -56,25 +56,49 @@ impl<T: Element> Kernel for Widen<'_, T> {
     }
 }
 
-/// Quantizes a group of a row.
+/// Quantizes the spans of row `r` of R.
 #[inline(always)]
-pub(super) fn pack_group<I: Isa, F: Format>(numbers: &[f32; GROUP], words: &mut [u32]) {
-    // A length that the compiler knows.
-    let words = &mut words[..input_words::<I, F>()];
-    let scale = group_scale::<I>(numbers);
-    // From memory: a compiler that has bytes in registers picks them out one by one.
-    let integers = round_group::<I>(numbers, scale);
-    let integers = &opaque(std::slice::from_ref(&integers))[0];
+pub(super) fn pack_spans<I: Isa, F: Format, const R: usize>(
+    numbers: &[f32],
+    r: usize,
+    packed: &mut [u32],
+) {
+    let len = input_words::<I, F>();
+    let spans = numbers.as_chunks().0.chunks_exact(F::SPAN);
+    for (words, span) in packed.chunks_exact_mut(R * len).zip(spans) {
+        // Hidden from the compiler, which would pack groups side by side and gather their numbers.
+        pack_span::<I, F>(opaque(span), &mut words[r * len..][..len]);
+    }
+}
+
+#[inline(always)]
+fn pack_span<I: Isa, F: Format>(span: &[[f32; GROUP]], words: &mut [u32]) {
+    // Lengths that the compiler knows.
+    let (span, words) = (&span[..F::SPAN], &mut words[..input_words::<I, F>()]);
+    let scale = shared_scale::<I>(span);
     let (head, words) = words.split_at_mut(head_words::<F>());
     head[0] = scale.unit.to_bits();
-    for part in 0..F::PARTS {
-        let len = GROUP / F::PARTS;
-        let integers = &integers[part * len..(part + 1) * len];
-        head[1 + part] = if F::HAS_MINIMA {
-            (sum::<I>(integers) as f32 * scale.unit).to_bits()
-        } else {
-            F::Quants::start::<I>(F::OFFSET, integers)
-        };
+    let mut corrections = [0_u32; 2];
+    for group in 0..F::SPAN {
+        let (numbers, len) = (&span[group], F::Quants::input_words::<I>());
+        let words = &mut words[group * len..][..len];
+        // From memory: a compiler that has bytes in registers picks them out one by one.
+        let integers = round_group::<I>(numbers, scale);
+        let integers = &opaque(std::slice::from_ref(&integers))[0];
+        for part in 0..F::PARTS {
+            let len = GROUP / F::PARTS;
+            let integers = &integers[part * len..(part + 1) * len];
+            let correction = if F::HAS_MINIMA {
+                (sum::<I>(integers) as f32 * scale.unit).to_bits()
+            } else {
+                F::Quants::start::<I>(F::OFFSET, integers)
+            };
+            // Starts are integers; with minima a span is one group.
+            corrections[part] = corrections[part].wrapping_add(correction);
+            if group + 1 == F::SPAN {
+                head[1 + part] = corrections[part];
+            }
+        }
+        F::Quants::pack_inputs::<I>(integers, words);
     }
-    F::Quants::pack_inputs::<I>(integers, words);
 }

@@ -9,16 +9,22 @@ const OUTPUTS: usize = 40;
 
 /// Blocks of any codes, with factors of 0.001 to 0.004.
 fn blocks(block_type: BlockType, in_features: usize) -> Vec<u8> {
-    let (weights, bytes) = block_type.block();
+    let (_, bytes) = block_type.block();
+    let row_bytes = block_type.row_bytes(in_features).expect("whole blocks");
     let words = (0..).flat_map(|index| philox4x32([index, 0, 0, 0], [7, 8]));
     let mut blocks: Vec<u8> = words
         .flat_map(u32::to_le_bytes)
-        .take(OUTPUTS * in_features / weights * bytes)
+        .take(OUTPUTS * row_bytes)
         .collect();
-    for (index, block) in blocks.chunks_mut(bytes).enumerate() {
+    let rows = blocks.chunks_mut(row_bytes);
+    for (index, block) in rows.flat_map(|row| row.chunks_mut(bytes)).enumerate() {
         let factor = f16::from_f32(0.001 + 0.003 * (index % 7) as f32 / 7.0);
         let places: &[usize] = match block_type {
-            BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Int8Rotated => &[0],
+            BlockType::Q8_0
+            | BlockType::Q4_0
+            | BlockType::Q5_0
+            | BlockType::Int8Rotated
+            | BlockType::Int8Rotated128 => &[0],
             BlockType::Q6K => &[208],
             BlockType::Mxfp4 => {
                 // 2^-11 to 2^-5.
@@ -96,16 +102,20 @@ fn check_of<S: GroupSource>(format: WeightFormat, source: &S, x: &[f32]) {
 #[test]
 fn every_shape_of_registers_gives_the_same_bits() {
     for (_, block_type) in BlockType::NAMES {
-        let (weights, bytes) = block_type.block();
-        for in_features in [weights, 3 * weights] {
+        let (weights, _) = block_type.block();
+        let mut widths = vec![weights, 3 * weights];
+        // With a rest of a row.
+        widths.extend((block_type == BlockType::Int8Rotated128).then_some(2 * weights + 32));
+        for in_features in widths {
             let blocks = blocks(block_type, in_features);
-            let rows = Rows::contiguous(&blocks, in_features / weights * bytes);
+            let row_bytes = block_type.row_bytes(in_features).expect("whole blocks");
+            let rows = Rows::contiguous(&blocks, row_bytes);
             let source = BlockRows::new(rows, block_type).expect("whole blocks");
             check(block_type.format(), &source, in_features);
         }
     }
     for quantization in [Quantization::Int8, Quantization::Int4] {
-        for in_features in [1, 31, 33, 65, 150] {
+        for in_features in [1, 31, 33, 65, 150, 250, 256] {
             let weight: Vec<bf16> = numbers(OUTPUTS * in_features)
                 .into_iter()
                 .map(bf16::from_f32)

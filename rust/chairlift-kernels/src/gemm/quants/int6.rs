@@ -1,6 +1,6 @@
 //! Codes of six bits.
 
-use super::{InputWords, IntegerSums, LOW, ONES, Quants, add_bytes, started};
+use super::{InputWords, IntegerSums, LOW, ONES, Quants, add_bytes};
 use crate::{
     gemm::{quantize::GROUP, register_tile::REGISTERS},
     isa::Isa,
@@ -33,13 +33,13 @@ impl Quants for Int6Quants {
     }
 
     #[inline(always)]
-    fn sums<I: Isa, const R: usize>(
-        starts: Option<InputWords<'_>>,
+    fn add<I: Isa, const R: usize>(
+        sums: IntegerSums<I, R>,
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
         let width = REGISTERS * I::WORDS;
-        let mut sums = started::<I, R>(starts);
+        let mut sums = sums;
         for (half, lines) in lines.chunks_exact(3 * width).enumerate() {
             let x = x.skip(4 * half);
             if I::HAS_DOT {
