@@ -292,7 +292,7 @@ impl RankGroup {
             match &self.meeting {
                 Meeting::Memory(memory) => memory.gather(&lens, self.limits, fill, take)?,
                 Meeting::Hosts(mesh) => {
-                    mesh.gather(&lens, self.limits, fill, take).map_err(error)?
+                    mesh.gather(&lens, self.limits, fill, take).map_err(error)?;
                 }
             }
         }
