@@ -44,8 +44,13 @@ class Server:
         request = greedy(prompt, num_tokens, ignore_eos=True)
         (events,) = run(self.engine, [dataclasses.replace(request, **fields)])
         self.num_cached = end(events).usage.cached_tokens
-        assert_empty(self.engine)
+        self.assert_empty()
         return token_ids(events)
+
+    def assert_empty(self):
+        assert_empty(self.engine)
+        store = self.engine.prefix_store
+        assert store is None or store.held.num_bytes == 0
 
     @property
     def stats(self):
@@ -335,7 +340,7 @@ def test_a_cancel_at_any_turn_of_a_load_leaves_nothing(serve, expected, model):
         engine.abort(accepted.request_id)
         while engine.has_work or engine.is_loading:
             engine.step()
-        assert_empty(engine)
+        server.assert_empty()
         engine.restart()
     assert server.answer() == expected(model)
 

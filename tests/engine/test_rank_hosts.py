@@ -4,6 +4,7 @@ The hosts are processes of `chairlift rank` on this machine, which share nothing
 """
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 import pytest
 from chairlift.api.errors import ConfigError, EngineDownError, ModelError
 from chairlift.engine.ranks import hosts, lead
+from chairlift.engine.ranks.facts import Facts
 
 from tests.engine import tiny_model
 from tests.engine.drive import drain, greedy, run, token_ids
@@ -246,6 +248,12 @@ def test_a_host_that_does_not_come_ends_the_start(make_lead, folder, monkeypatch
     monkeypatch.setattr(hosts, "START_S", 0.1)
     with pytest.raises(ModelError, match="rank_listen: rank 1 did not join in time"):
         make_lead(folder)
+
+
+@pytest.mark.parametrize("text", ["", "5", "[1]", '{"a": 1}', '["0", "0", "0", "0"]'])
+def test_a_rank_of_another_version_may_say_anything(text, folder):
+    difference = Facts.of(folder).difference(Facts.of_text(text))
+    assert re.fullmatch("version: expected [0-9.]+, as rank 0 has, got another", difference)
 
 
 def test_an_address_in_use_is_named(make_lead, folder, address):

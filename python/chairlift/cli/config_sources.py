@@ -29,7 +29,7 @@ PREFIX: Final = "CHAIRLIFT_"
 OTHER_VARIABLES: Final = frozenset(
     PREFIX + name
     for name in ("CONFIG", "CPU", "SUPERVISE", "SUPERVISOR_SOCKET", "TARGET", "TLS_CA", "TOKEN")
-)
+) | {"LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX"}
 """Variables that are no field of a configuration class."""
 
 # What Kubernetes sets in every pod for a service whose name begins with "chairlift".

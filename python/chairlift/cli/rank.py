@@ -29,7 +29,7 @@ def rank(
     leader: Annotated[
         str,
         typer.Option(
-            envvar=["CHAIRLIFT_LEADER", "LWS_LEADER_ADDRESS"],
+            envvar="LWS_LEADER_ADDRESS",
             show_envvar=False,
             help="Address of rank 0, HOST or HOST:PORT: the --rank-listen of its server. Default:"
             " LWS_LEADER_ADDRESS, the leader of a LeaderWorkerSet.",
@@ -38,7 +38,7 @@ def rank(
     rank: Annotated[
         int,
         typer.Option(
-            envvar=["CHAIRLIFT_RANK", "LWS_WORKER_INDEX"],
+            envvar="LWS_WORKER_INDEX",
             show_envvar=False,
             min=1,
             max=63,

@@ -140,6 +140,7 @@ class PrefixStore:
 
     Attributes:
         names_key: 32 bytes by which the scheduler has to name blocks.
+        held: The pieces of states that are on their way.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class PrefixStore:
         self._pool = pool_bytes(loaded.kv_cache)
         self._group_bytes = BlockContents(config, loaded).num_bytes
         self._states = StatePieces.of(loaded, block_bytes(loaded.kv_cache))
-        self._held = HeldBytes()
+        self.held = HeldBytes()
         self._block_size = config.block_size
         self._clock = clock
         self._loading: list[_Loading] = []
@@ -251,7 +252,7 @@ class PrefixStore:
     ) -> bool:
         """Keep pieces of a state until all are there; return whether more are waited for."""
         if not loading.holds_state:
-            loading.holds_state = self._held.take(states.num_bytes)
+            loading.holds_state = self.held.take(states.num_bytes)
             if not loading.holds_state:
                 return False
         loading.load.keep_pieces(num_pieces)
@@ -296,4 +297,4 @@ class PrefixStore:
         """Hold nothing more of a load, which ends when it is dropped."""
         if loading.holds_state:
             assert self._states is not None, "invariant: a model without states holds none"
-            self._held.give_back(self._states.num_bytes)
+            self.held.give_back(self._states.num_bytes)

@@ -85,7 +85,7 @@ class RemoteRanks:
 
     def _compare(self, facts: Facts) -> None:
         for rank in self._others:
-            difference = facts.difference(Facts(*json.loads(self.group.hear(rank, _FACTS_S))))
+            difference = facts.difference(Facts.of_text(self.group.hear(rank, _FACTS_S)))
             if difference is not None:
                 self.group.tell(rank, json.dumps({REFUSED: difference}))
                 self.group.close()
