@@ -7,15 +7,21 @@ from chairlift.api.config import engine_config
 from chairlift.attention.cpu import CpuBackend
 from chairlift.engine.async_engine import AsyncEngine
 from chairlift.engine.engine import Engine
+from chairlift.engine.transfer import imports
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.kv_cache import kv_bytes_per_block
 from chairlift.server.app.server import Server, ServerConfig
+from chairlift.v1 import transfer_pb2_grpc
 
 from tests.server.connection import Serving
 
 STEP_S = 0.001
 """Of a step at least, as of a small real model: an answer of 250 tokens still runs when its client,
 on the same two cores, has received of it and says something."""
+
+LONG = [(7 * place) % 380 + 1 for place in range(170)]
+NUM_BLOCKS = (len(LONG) - 1) // 16
+"""A prompt of the tiny model that a prefill server may compute, and its full blocks."""
 
 
 @pytest.fixture
@@ -48,6 +54,39 @@ def serve(tiny_folder, tmp_path):
         finally:
             await channel.close()
             await served.stop(0)
+
+    return run
+
+
+@pytest.fixture
+def long_is_worth_it(monkeypatch):
+    """Small models have short prompts, and compute each in less time than a call takes."""
+    monkeypatch.setattr(imports, "MIN_TOKENS", 112)
+    monkeypatch.setattr(imports, "MIN_SAVED_NS", 0)
+
+
+@pytest.fixture
+def prefill(serve, tmp_path):
+    """Serve with the role prefill, on a socket of its own."""
+
+    @asynccontextmanager
+    async def run(**server):
+        listen = f"unix:{tmp_path}/prefill.sock"
+        async with serve(server={"role": "prefill", **server}, listen=listen) as serving:
+            serving.transfer = transfer_pb2_grpc.TransferServiceStub(serving.channel)
+            serving.exporting = serving.server._transfers.exporting
+            yield serving
+
+    return run
+
+
+@pytest.fixture
+def decode_of(serve):
+    """Serve with the role decode, before the prefill servers at these addresses."""
+
+    def run(*addresses, **server):
+        server = {"role": "decode", "prefill_peers": addresses, **server}
+        return serve(server=server)
 
     return run
 

@@ -22,7 +22,7 @@ SIZE = 1000
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 NONCE = bytes(range(16))
 FILE_BYTES = shared_memory.SLOTS_START + 4 * SIZE
-NOBODY = 65_534
+OTHER_USER = 65_534
 IS_ROOT = os.geteuid() == 0
 CHANGED = {
     "another nonce": {"nonce": bytes(16)},
@@ -229,13 +229,13 @@ def test_memory_of_a_process_that_ended_is_refused():
 def test_memory_of_another_user_is_refused_by_either():
     """This user may open it, and that one may not open this one's."""
     file = memfd()
-    os.fchown(file, NOBODY, NOBODY)
+    os.fchown(file, OTHER_USER, OTHER_USER)
     assert_refused(named(file))
     os.close(file)
     program = (
         "import os, sys\n"
         "from chairlift.server.transfer.shared_memory import PeerSegment, pb\n"
-        f"os.setuid({NOBODY})\n"
+        f"os.setuid({OTHER_USER})\n"
         "try:\n"
         f"    PeerSegment.open(pb.SharedMemory.FromString(bytes.fromhex(sys.argv[1])), {SIZE})\n"
         "except PermissionError:\n"

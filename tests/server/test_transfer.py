@@ -1,7 +1,7 @@
 """Prefill apart from decode: two servers, and what hostile callers make of them."""
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -15,44 +15,11 @@ from chairlift.v1 import generation_pb2, transfer_pb2_grpc
 from chairlift.v1 import transfer_pb2 as pb
 
 from tests.server.certificates import Certificates
+from tests.server.conftest import LONG, NUM_BLOCKS
 from tests.server.connection import Status, start, until
 
-LONG = [(7 * place) % 380 + 1 for place in range(170)]
-NUM_BLOCKS = (len(LONG) - 1) // 16
+pytestmark = pytest.mark.usefixtures("long_is_worth_it")
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
-
-
-@pytest.fixture(autouse=True)
-def long_is_worth_it(monkeypatch):
-    """The tiny model has short prompts, and computes each in less time than a call takes."""
-    monkeypatch.setattr(imports, "MIN_TOKENS", 112)
-    monkeypatch.setattr(imports, "MIN_SAVED_NS", 0)
-
-
-@pytest.fixture
-def prefill(serve, tmp_path):
-    """Serve with the role prefill, on a socket of its own."""
-
-    @asynccontextmanager
-    async def run(**server):
-        listen = f"unix:{tmp_path}/prefill.sock"
-        async with serve(server={"role": "prefill", **server}, listen=listen) as serving:
-            serving.transfer = transfer_pb2_grpc.TransferServiceStub(serving.channel)
-            serving.exporting = serving.server._transfers.exporting
-            yield serving
-
-    return run
-
-
-@pytest.fixture
-def decode_of(serve):
-    """Serve with the role decode, before the prefill servers at these addresses."""
-
-    def run(*addresses, **server):
-        server = {"role": "decode", "prefill_peers": addresses, **server}
-        return serve(server=server)
-
-    return run
 
 
 def request_of(source, prompt=LONG, **fields):

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from chairlift.engine.transfer import imports
 from chairlift.server.transfer import shared_memory, wire
 from chairlift.v1 import transfer_pb2 as pb
 from chairlift.v1 import transfer_pb2_grpc
@@ -11,15 +10,9 @@ from chairlift.v1 import transfer_pb2_grpc
 from tests.engine import tiny_model
 from tests.server.connection import start, until
 
+pytestmark = pytest.mark.usefixtures("long_is_worth_it")
 LONG = [(7 * place) % 120 + 3 for place in range(170)]
 NUM_TOKENS = (len(LONG) - 1) // 16 * 16
-
-
-@pytest.fixture(autouse=True)
-def long_is_worth_it(monkeypatch):
-    """The models have short prompts, and compute each in less time than a call takes."""
-    monkeypatch.setattr(imports, "MIN_TOKENS", 112)
-    monkeypatch.setattr(imports, "MIN_SAVED_NS", 0)
 
 
 MODELS = {

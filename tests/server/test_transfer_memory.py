@@ -7,51 +7,22 @@ from pathlib import Path
 
 import grpc
 import pytest
-from chairlift.engine.transfer import imports
 from chairlift.server.transfer import sender, shared_memory
 from chairlift.server.transfer.shared_memory import PeerSegment, Segment
 from chairlift.server.transfer.wire import decode, shared_checksum
 from chairlift.v1 import transfer_pb2 as pb
 from chairlift.v1 import transfer_pb2_grpc
 
+from tests.server.conftest import LONG, NUM_BLOCKS
 from tests.server.connection import start, until
 
-LONG = [(7 * place) % 380 + 1 for place in range(170)]
-NUM_BLOCKS = (len(LONG) - 1) // 16
-
-
-@pytest.fixture(autouse=True)
-def long_is_worth_it(monkeypatch):
-    """The tiny model has short prompts, and computes each in less time than a call takes."""
-    monkeypatch.setattr(imports, "MIN_TOKENS", 112)
-    monkeypatch.setattr(imports, "MIN_SAVED_NS", 0)
+pytestmark = pytest.mark.usefixtures("long_is_worth_it")
 
 
 @pytest.fixture(autouse=True)
 async def no_segment_is_left():
     yield
     await until(lambda: num_segments() == 0)
-
-
-@pytest.fixture
-def prefill(serve, tmp_path):
-    """Serve with the role prefill, on a socket of its own."""
-
-    @asynccontextmanager
-    async def run(**server):
-        listen = f"unix:{tmp_path}/prefill.sock"
-        async with serve(server={"role": "prefill", **server}, listen=listen) as serving:
-            serving.transfer = transfer_pb2_grpc.TransferServiceStub(serving.channel)
-            serving.exporting = serving.server._transfers.exporting
-            yield serving
-
-    return run
-
-
-@pytest.fixture
-def decode_of(serve):
-    """Serve with the role decode, before the prefill server at this address."""
-    return lambda address: serve(server={"role": "decode", "prefill_peers": (address,)})
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ const RANDOM_BYTES: usize = 16;
 const CLAIM_BYTES: usize = RANDOM_BYTES + 4 + 2;
 const MAC_BYTES: usize = blake3::OUT_LEN;
 
-/// Numbers that the next attempt has, too, are no secret: so many bytes of them name a group.
+/// Names a group, so that no MAC is of use in another one.
 pub(super) type GroupId = [u8; RANDOM_BYTES];
 
 /// What all ranks of a group know.
@@ -109,7 +109,7 @@ pub(super) enum Answer {
     OtherKey,
 }
 
-/// Says who connects.
+/// Proves to the end that accepts which rank connects.
 pub(super) fn connect(
     stream: &TcpStream,
     key: &Key,
