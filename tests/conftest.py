@@ -55,6 +55,20 @@ def tiny_folder(tmp_path_factory):
 
 
 @pytest.fixture
+def store_settings(tmp_path):
+    """Settings of an engine that writes each block at its first use."""
+    key = tmp_path / "key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    return {
+        "prefix_store": str(tmp_path / "store"),
+        "prefix_store_bytes": "64MiB",
+        "prefix_store_key": str(key),
+        "prefix_store_uses": 1,
+    }
+
+
+@pytest.fixture
 def free_port():
     """A port that nobody listens on."""
     with closing(socket.create_server(("127.0.0.1", 0))) as probe:
