@@ -3,16 +3,12 @@
 import dataclasses
 import logging
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from chairlift.api.config import Dtype
 from chairlift.api.errors import ConfigError
-from chairlift.engine.engine import Engine
 
 from tests.engine import tiny_model
 from tests.engine.drive import assert_empty, drain, greedy, run, take_time, token_ids
@@ -257,43 +253,6 @@ def test_a_restart_in_place_forgets_loads_and_keeps_the_store(make_engine, setti
     assert not engine.is_loading
     assert answers(engine) == expected
     assert engine.prefix_store_stats().loaded >= NUM_BLOCKS
-
-
-KILLED = """
-import sys
-from chairlift.engine.engine import Engine
-from chairlift.api.types import Request, Sampling, Stopping
-folder, store, key = sys.argv[1:]
-engine = Engine(folder, max_num_seqs=8, drafts="off", prefix_store=store,
-                prefix_store_bytes="64MiB", prefix_store_key=key, prefix_store_uses=1)
-print("ready", flush=True)
-number = 0
-while True:
-    number += 1
-    prompt = [(number + place) % 380 + 1 for place in range(160)]
-    engine.generate([prompt], Sampling(temperature=0.0), Stopping(max_tokens=1))
-"""
-
-
-def test_a_server_that_is_killed_while_it_writes_leaves_no_wrong_block(tiny, settings, folder):
-    argv = [sys.executable, "-c", KILLED, tiny.folder, folder, settings["prefix_store_key"]]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    deadline = time.monotonic() + 60
-    while sum(path.stat().st_size for path in segments(folder)) < 2**20:
-        assert time.monotonic() < deadline
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    asked = [
-        greedy([(number + place) % 380 + 1 for place in range(160)], 8) for number in range(1, 9)
-    ]
-    plain = {"max_num_seqs": 8, "drafts": "off"}
-    expected = answers(Engine(tiny.folder, **plain), asked)
-    engine = Engine(tiny.folder, **plain, **settings)
-    assert answers(engine, asked) == expected
-    assert engine.prefix_store_stats().loaded > 0
-    assert engine.prefix_store_stats().corrupt == 0
 
 
 @pytest.mark.parametrize(
