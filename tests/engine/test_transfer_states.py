@@ -3,7 +3,7 @@
 import pytest
 from chairlift.api.errors import ConfigError
 from chairlift.api.types import Failed
-from chairlift.engine.prepare.block_export import HeldBytes
+from chairlift.engine.prepare.block_export import MAX_HELD_BYTES, HeldBytes
 from chairlift.engine.roles import export_blocks, import_blocks
 from chairlift.engine.transfer import imports
 
@@ -135,13 +135,35 @@ def test_states_on_their_way_hold_no_more_than_all_may(
     make_engine, family_folder, decode, monkeypatch
 ):
     """There is room for none: the prompt is computed."""
-    monkeypatch.setattr(imports, "HeldBytes", lambda: HeldBytes(max_bytes=1))
+    held = HeldBytes()
+    assert held.take(MAX_HELD_BYTES)
+    monkeypatch.setattr(imports, "HeldBytes", lambda: held)
     expected = token_ids(answer(make_engine(family_folder(MODEL))))
-    engine, stats, _ = decode(is_strict=False)
+    engine, stats, source = decode(is_strict=False)
     events = answer(engine)
     assert token_ids(events) == expected
-    assert stats.stats().num_partial == 1
+    assert stats.stats().num_partial == len(source.asked) == 1
+    assert held.num_bytes == MAX_HELD_BYTES
     assert_empty(engine)
+
+
+def test_where_no_state_may_be_on_its_way_no_server_is_asked(
+    make_engine, family_folder, decode, monkeypatch, caplog
+):
+    monkeypatch.setattr(imports, "HeldBytes", lambda: HeldBytes(max_bytes=1))
+    expected = token_ids(answer(make_engine(family_folder(MODEL))))
+    engine, stats, source = decode(is_strict=False)
+    strict, _, other = decode()
+    assert token_ids(answer(engine)) == expected
+    assert end(answer(engine, tenant="another")).usage.transferred_tokens == 0
+    assert isinstance(end(answer(strict)), Failed)
+    assert source.asked == other.asked == []
+    assert stats.stats().num_local == 2
+    said = [record.message for record in caplog.records if record.name == imports.__name__]
+    assert len(said) == 2, "each decode server says it once"
+    assert all(text.startswith("prompts are computed here: the recurrent") for text in said)
+    for idle in (engine, strict):
+        assert_empty(idle)
 
 
 def test_a_state_of_another_tenant_is_not_found(decode):

@@ -37,6 +37,10 @@ class HeldBytes:
         """Return how many bytes are held."""
         return self._num_bytes
 
+    def may_hold(self, num_bytes: int) -> bool:
+        """Return whether the limit allows so many bytes where nothing else is held."""
+        return num_bytes <= self._max_bytes
+
     def take(self, num_bytes: int) -> bool:
         """Hold more; return whether the limit allows it."""
         with self._lock:

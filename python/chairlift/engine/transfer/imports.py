@@ -11,6 +11,7 @@ all placed, late, failed, cancelled   -> released: in the queue, computes what i
 A request draws its tokens here, from its last prompt token on: no state of a sampler moves.
 """
 
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from chairlift.engine.transfer.block_import import BlockImport, Fetcher
 from chairlift.engine.transfer.exchange import Used
 from chairlift.engine.transfer.layout import pool_bytes
 from chairlift.engine.transfer.states import StatePieces
+
+logger = logging.getLogger(__name__)
 
 MIN_TOKENS: Final = _core.MIN_TRANSFERRED_TOKENS
 MIN_SAVED_NS: Final = _core.MIN_TRANSFER_SAVED_NS
@@ -115,6 +118,13 @@ class BlockImports:
         self._is_strict = is_strict
         self._scope_key = secrets.token_bytes(32)
         self._loading: list[_Loading] = []
+        self._can_import = states is None or self._held.may_hold(states.num_bytes)
+        if states is not None and not self._can_import:
+            logger.warning(
+                "prompts are computed here: the recurrent state of one has %d bytes, more than may"
+                " be on their way",
+                states.num_bytes,
+            )
         self._num_blocks = self._num_whole = self._num_partial = self._num_local = 0
 
     def attach(self, scheduler: _core.Scheduler) -> None:
@@ -147,7 +157,8 @@ class BlockImports:
         blocks = BlockImport(token_ids, first, numbers, scope, limit / _NS_PER_S, source)
         now = self._clock()
         loading = _Loading(request_id, blocks, state_number, now + limit)
-        if len(self._loading) >= _core.MAX_LIVE_TRANSFERS or not self._fetcher.fetch(blocks):
+        is_free = self._can_import and len(self._loading) < _core.MAX_LIVE_TRANSFERS
+        if not is_free or not self._fetcher.fetch(blocks):
             self._num_local += 1
             if self._is_strict:
                 self._fail(scheduler, request_id)
