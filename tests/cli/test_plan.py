@@ -120,6 +120,46 @@ def test_the_plan_of_ranks_is_that_of_each(chairlift: Run, tiny_folder: Path) ->
     assert two["limit_bytes"] == one["limit_bytes"] // 2
 
 
+def test_the_plan_of_ranks_judges_one_machine_for_all_and_one_for_each(
+    chairlift: Run, tiny_folder: Path
+) -> None:
+    sizes = ("--device", "cpu", "--tensor-parallel", "2", "--kv-cache-memory", "1MiB")
+    hosts = ("--rank-listen", "0.0.0.0", "--rank-key", "ranks.key")
+
+    def plan(*options: str) -> tuple[int, dict[str, int]]:
+        run = chairlift("plan", tiny_folder, *sizes, *options, "--json")
+        return run.returncode, json.loads(run.stdout)
+
+    code, small = plan("--max-num-batched-tokens", "1000")
+    assert (code, small["all_ranks_fits"], small["one_rank_fits"]) == (0, True, True)
+    assert small["all_ranks_bytes"] == 2 * small["total_bytes"]
+    code, apart = plan("--max-num-batched-tokens", "1000", *hosts)
+    assert (code, apart["limit_bytes"]) == (0, small["machine_bytes"])
+    assert apart["one_rank_bytes"] == small["one_rank_bytes"] == apart["total_bytes"]
+    assert apart["all_ranks_bytes"] == small["all_ranks_bytes"]
+    # Steps of which each rank takes seven tenths of the machine.
+    num_tokens = 700 * small["machine_bytes"] // small["activation_bytes"]
+    large = ("--max-num-batched-tokens", str(num_tokens))
+    code, together = plan(*large)
+    assert (code, together["fits"]) == (1, False)
+    assert (together["all_ranks_fits"], together["one_rank_fits"]) == (False, True)
+    code, apart = plan(*large, *hosts)
+    assert (code, apart["fits"]) == (0, True)
+    run = chairlift("plan", tiny_folder, *sizes, *large)
+    assert run.returncode == 1
+    lines = run.stdout.splitlines()[-2:]
+    assert lines[0].startswith("one machine for all 2 ranks: does not fit, ")
+    assert lines[1].startswith("a machine for each rank (--rank-listen): fits, ")
+
+
+def test_ranks_with_adapters_have_one_machine(chairlift: Run, tiny_folder: Path) -> None:
+    sizes = ("--device", "cpu", "--tensor-parallel", "2", "--max-adapters", "2")
+    run = chairlift("plan", tiny_folder, *sizes)
+    assert run.returncode == 0, run
+    assert "one machine for all 2 ranks: fits, " in run.stdout
+    assert "--rank-listen" not in run.stdout
+
+
 def test_ranks_that_cannot_share_the_heads_are_no_plan(chairlift: Run, tiny_folder: Path) -> None:
     run = chairlift("plan", tiny_folder, "--tensor-parallel", "3")
     assert run.returncode == 2

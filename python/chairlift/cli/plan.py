@@ -1,6 +1,6 @@
 """`chairlift plan`: the memory plan of a model, in bytes, before anything is loaded."""
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -10,12 +10,17 @@ from chairlift.cli.config_options import engine_options
 from chairlift.cli.report import Json, Result, report
 from chairlift.cli.values import format_size
 
+if TYPE_CHECKING:
+    from chairlift.api.config import EngineConfig
+    from chairlift.model.config import ModelConfig
+    from chairlift.model.encoders.spec import EncoderConfig
+
 SIZES = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
     *("adapters", "adapter_folder", "max_adapters", "max_adapter_rank"),
     *("kv_cache_memory", "swap_memory", "device", "dtype", "quantize", "kv_cache_dtype"),
     *("model_impl", "draft", "draft_quantize", "prefix_cache", "state_snapshots"),
-    "tensor_parallel",
+    *("tensor_parallel", "rank_listen", "rank_key"),
 )
 
 _WORDS: Final = {
@@ -36,6 +41,12 @@ _WORDS: Final = {
 }
 """The name of each figure, and its meaning."""
 
+_WAYS: Final = {
+    "all_ranks": "one machine for all {num_ranks} ranks",
+    "one_rank": "a machine for each rank (--rank-listen)",
+}
+"""What machines the ranks may have."""
+
 
 @engine_options(only=frozenset(SIZES))
 def plan(
@@ -49,7 +60,8 @@ def plan(
     Exit code 1 says that it does not fit. The limit is what the process may use: the memory of the
     machine or of its cgroup, or what is free on the GPU that would run the model. A block is the
     unit in which requests get memory of the KV cache. With several ranks the figures are those of
-    each, and the limit is its part of the memory.
+    each, and the limit is its part of the memory: all of it with --rank-listen, where each rank has
+    a machine as large as this one. Two more lines judge both ways.
     """
     check_model(model)
     figures, unsupported_reason = _figures(model, settings)
@@ -83,9 +95,21 @@ def _print(model: str, figures: Result, limit: str) -> None:
         table.add_row(name, text, meaning.format(**words), end_section=key == "limit_bytes")
     console = Console()
     console.print(table)
-    if figures["fits"]:
+    if num_ranks > 1:
+        for way in _WAYS:
+            if f"{way}_bytes" in figures:
+                console.print(_judged(way, figures), highlight=False)
+    elif figures["fits"]:
         total, allowed = int(figures["total_bytes"]), int(figures["limit_bytes"])
         console.print(f"fits: {format_size(total)} of {format_size(allowed)}", highlight=False)
+
+
+def _judged(way: str, figures: Result) -> str:
+    """Say in one line whether a machine has room for its ranks."""
+    total, allowed = int(figures[f"{way}_bytes"]), int(figures["machine_bytes"])
+    judgement = "fits" if figures[f"{way}_fits"] else "does not fit"
+    name = _WAYS[way].format(num_ranks=figures["num_ranks"])
+    return f"{name}: {judgement}, {format_size(total)} of {format_size(allowed)}"
 
 
 def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
@@ -98,7 +122,8 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
     from chairlift.text.tokenizer import Tokenizer
 
     config, folder = engine_config(**settings), resolve_model(model)
-    memory, free = replan_memory(config, load_config(folder, config))
+    shape = load_config(folder, config)
+    memory, free = replan_memory(config, shape)
     if config.draft is not None:
         check_tokenizers(folder, Tokenizer.load(folder), resolve_model(config.draft))
     num_ranks = config.tensor_parallel
@@ -130,7 +155,31 @@ def _figures(model: str, settings: dict[str, Any]) -> tuple[Result, str]:
         "num_blocks": memory.num_blocks - 1,
         "num_kv_tokens": (memory.num_blocks - 1) * config.block_size,
         "num_host_blocks": memory.num_host_blocks,
+        **({} if num_ranks == 1 else _ways(config, shape)),
     }, unsupported_reason
+
+
+def _ways(config: "EngineConfig", shape: "ModelConfig | EncoderConfig") -> Result:
+    """Return what ranks take of one machine for all, and of one for each, where that is possible.
+
+    A rank that has a machine to itself may have a larger KV cache.
+    """
+    from chairlift.api.machine import memory_limit
+    from chairlift.engine.loading.load import replan_memory
+
+    hosts = config.rank_listen or "0.0.0.0", config.rank_key or "key"
+    ways: list[tuple[str, int, str | None, str | None]]
+    ways = [("all_ranks", config.tensor_parallel, None, None)]
+    # Ranks of several hosts take no adapters.
+    if config.num_adapter_slots == 0:
+        ways.append(("one_rank", 1, *hosts))
+    machine_bytes = memory_limit()
+    figures: dict[str, int] = {"machine_bytes": machine_bytes}
+    for way, num_ranks, listen, key in ways:
+        memory, _ = replan_memory(config, shape, rank_listen=listen, rank_key=key)
+        total = num_ranks * memory.total_bytes
+        figures |= {f"{way}_bytes": total, f"{way}_fits": total <= machine_bytes}
+    return figures
 
 
 def _unsupported_reason(
