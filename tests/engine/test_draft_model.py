@@ -1,5 +1,7 @@
 """A draft model proposes tokens: no answer changes, steps are saved, and nothing is left behind."""
 
+import dataclasses
+
 import pytest
 import torch
 from chairlift import Engine
@@ -239,11 +241,7 @@ def test_a_cancel_after_some_steps_frees_what_the_draft_model_holds(
 
 def test_a_time_limit_frees_what_the_draft_model_holds(make_drafting, clock):
     engine = make_drafting()
-    engine.add(
-        Request(
-            prompts()[0], Sampling(), Stopping(max_tokens=200), schedule=Schedule(time_limit_s=1)
-        )
-    )
+    engine.add(dataclasses.replace(drawn(num_tokens=200), schedule=Schedule(time_limit_s=1)))
     for _ in range(3):
         engine.step()
     assert engine.stepper.draft_model.num_used_blocks > 0

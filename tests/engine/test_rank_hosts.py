@@ -136,36 +136,33 @@ def test_four_hosts_draw_from_the_bits_of_one_process(make_engine, make_lead, ho
     assert_same_draws(answers(make_lead(folder, 4, **settings), prompts_of(5)), expected)
 
 
-def test_a_killed_host_takes_the_engine_down_and_another_one_takes_its_place(
-    make_lead, host_rank, folder
+@pytest.mark.parametrize(
+    ("lose", "timeout_s", "reason"),
+    [
+        pytest.param(signal.SIGKILL, lead.TIMEOUT_S, "rank 1 ended", id="killed"),
+        pytest.param(
+            signal.SIGSTOP,
+            0.5,
+            "rank 1 did not arrive in time",
+            id="stopped",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_lost_host_takes_the_engine_down_and_another_one_takes_its_place(
+    make_lead, host_rank, folder, monkeypatch, lose, timeout_s, reason
 ):
+    monkeypatch.setattr(lead, "TIMEOUT_S", timeout_s)
     lost = host_rank(folder)
     engine = make_lead(folder)
     expected = answer(engine)
     engine.add(greedy(prompts_of(1)[0], NUM_TOKENS, ignore_eos=True))
     engine.flush()
     engine.advance()
-    lost.kill()
+    lost.send_signal(lose)
     with pytest.raises(EngineDownError) as down:
         drain(engine)
-    assert "rank 1 ended" in f"{down.value} {down.value.__cause__}"
-    host_rank(folder)
-    engine.restart()
-    assert answer(engine) == expected
-
-
-@pytest.mark.slow
-def test_a_stopped_host_is_late_and_another_one_takes_its_place(
-    make_lead, host_rank, folder, monkeypatch
-):
-    monkeypatch.setattr(lead, "TIMEOUT_S", 0.5)
-    stopped = host_rank(folder)
-    engine = make_lead(folder)
-    expected = answer(engine)
-    stopped.send_signal(signal.SIGSTOP)
-    with pytest.raises(EngineDownError) as down:
-        answer(engine)
-    assert "rank 1 did not arrive in time" in f"{down.value} {down.value.__cause__}"
+    assert reason in f"{down.value} {down.value.__cause__}"
     host_rank(folder)
     engine.restart()
     assert answer(engine) == expected

@@ -1,6 +1,7 @@
 """Prefill apart from decode: two servers, and what hostile callers make of them."""
 
 import asyncio
+import time
 from contextlib import suppress
 
 import grpc
@@ -9,7 +10,7 @@ from chairlift.api.config import engine_config
 from chairlift.api.errors import ConfigError
 from chairlift.engine.transfer import imports
 from chairlift.server.app.server import Server, ServerConfig
-from chairlift.server.transfer import shared_memory, wire
+from chairlift.server.transfer import peers, shared_memory, wire
 from chairlift.server.transfer.wire import decode
 from chairlift.v1 import generation_pb2, transfer_pb2_grpc
 from chairlift.v1 import transfer_pb2 as pb
@@ -104,12 +105,16 @@ async def test_a_server_that_hangs_is_left_alone_for_a_while(
 ):
     async with serve() as alone:
         expected, _ = await answer(alone)
-    monkeypatch.setattr(imports, "_limit_ns", lambda *_: 10**8)
+    hour_ns = 3600 * 10**9
+    monkeypatch.setattr(imports, "_limit_ns", lambda *_: hour_ns)
+    monkeypatch.setattr(peers, "_BACK_OFF_S", 3600.0)
     calls = []
 
     class Hanging(transfer_pb2_grpc.TransferServiceServicer):
         async def Prefill(self, request, context):
             calls.append(request)
+            # The time of a transfer is over when its call has arrived, however late that is.
+            imported._clock = lambda: time.monotonic_ns() + hour_ns
             await asyncio.Event().wait()
             yield
 
@@ -119,10 +124,13 @@ async def test_a_server_that_hangs_is_left_alone_for_a_while(
     hanging.add_insecure_port(address)
     await hanging.start()
     async with decode_of(address) as serving:
+        imported = serving.server._transfers.imports
+        (peer,) = imported._fetcher._peers
         for prompt in (LONG, [5, *LONG], [6, *LONG]):
             tokens, end = await answer(serving, prompt)
             assert end.finished.usage.transferred_tokens == 0
             assert prompt is not LONG or tokens == expected
+            await until(lambda: peer.open_from > time.monotonic())
         await serving.until_idle()
     await hanging.stop(0)
     assert len(calls) == 1, "the others were computed at once"

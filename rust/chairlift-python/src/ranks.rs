@@ -80,12 +80,9 @@ impl RankGroup {
         timeout_s: f64,
     ) -> PyResult<Self> {
         let limits = limits(spin_s, timeout_s)?;
-        let join_timeout = seconds("join_timeout_s", join_timeout_s)?;
         let key = Key::new(key);
-        let mesh = py.detach(|| ranks::join(leader, &key, rank, join_timeout));
-        Ok(Self {
-            meeting: Meeting::Hosts(mesh.map_err(not_met)?),
-            limits,
+        Self::on_hosts(py, limits, join_timeout_s, |timeout| {
+            ranks::join(leader, &key, rank, timeout)
         })
     }
 
@@ -199,6 +196,21 @@ impl RankGroup {
 }
 
 impl RankGroup {
+    /// Waits until the ranks of all hosts are connected.
+    fn on_hosts(
+        py: Python<'_>,
+        limits: Limits,
+        join_timeout_s: f64,
+        meet: impl FnOnce(Duration) -> Result<Mesh, MeetError> + Send,
+    ) -> PyResult<Self> {
+        let join_timeout = seconds("join_timeout_s", join_timeout_s)?;
+        let mesh = py.detach(|| meet(join_timeout)).map_err(not_met)?;
+        Ok(Self {
+            meeting: Meeting::Hosts(mesh),
+            limits,
+        })
+    }
+
     fn rank(&self) -> usize {
         match &self.meeting {
             Meeting::Memory(memory) => memory.rank(),
@@ -330,11 +342,8 @@ impl RankListener {
         timeout_s: f64,
     ) -> PyResult<RankGroup> {
         let limits = limits(spin_s, timeout_s)?;
-        let join_timeout = seconds("join_timeout_s", join_timeout_s)?;
-        let mesh = py.detach(|| self.listener.meet(num_ranks, join_timeout));
-        Ok(RankGroup {
-            meeting: Meeting::Hosts(mesh.map_err(not_met)?),
-            limits,
+        RankGroup::on_hosts(py, limits, join_timeout_s, |timeout| {
+            self.listener.meet(num_ranks, timeout)
         })
     }
 }
