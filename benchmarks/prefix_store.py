@@ -3,30 +3,37 @@
     .venv/bin/python -m benchmarks.prefix_store --folder /path/on/a/disk
 
 Three cases of the second turn of a prompt, each in a process of its own: computed, loaded with the
-files in the page cache, and loaded after they were dropped from it. Then new prompts one after
-another, with a store that writes each block and without one, in alternating rounds. One line of
-JSON for each result.
+files in the page cache, and loaded after they were dropped from it. Then pairs of new prompts, of
+one the store writes each block and of the other none: medians of the ratios of their wall and
+processor seconds, and how much longer the threads that compute waited for a processor, as a share
+of the wall seconds; each with its 95 % interval. One line of JSON for each result.
 """
 
 import argparse
 import json
 import os
+import random
+import resource
 import secrets
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from chairlift import Engine
-from chairlift.api.types import Request, Sampling, Stopping, Tokens
+from chairlift.api.types import PrefixCache, Request, Sampling, Stopping, Tokens
 
 from benchmarks.peers.model import make_model
 
 STORE_BYTES = "8GiB"
+CACHED, NOT_CACHED = PrefixCache(), PrefixCache(write=False)
+"""A request that does not write the prefix cache is not stored."""
+ANSWER = 16
+"""Tokens of an answer, where storing is measured."""
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -53,11 +60,12 @@ def serving(model: Path, store: Path | None) -> Iterator[Engine]:
         yield engine
 
 
-def answer(engine: Engine, tokens: list[int], max_tokens: int) -> tuple[float, list[int]]:
+def answer(
+    engine: Engine, tokens: list[int], max_tokens: int, cache: PrefixCache = CACHED
+) -> tuple[float, list[int]]:
     """Answer a prompt; return the seconds to the first token, and the tokens."""
-    engine.add(
-        Request(tokens, Sampling(temperature=0.0), Stopping(max_tokens=max_tokens, ignore_eos=True))
-    )
+    stopping = Stopping(max_tokens=max_tokens, ignore_eos=True)
+    engine.add(Request(tokens, Sampling(temperature=0.0), stopping, prefix_cache=cache))
     began, first_s, output = time.perf_counter(), 0.0, list[int]()
     while engine.has_work:
         for event in engine.step():
@@ -131,25 +139,100 @@ def second_turn(model: Path, folder: Path, length: int, rounds: int) -> None:
     print(json.dumps({**line, "of_computed": ratios, "all_s": times}), flush=True)
 
 
+class Seconds(NamedTuple):
+    """What an answer takes, until all that is stored of it is written."""
+
+    wall: float
+    processor: float
+    """Of all threads of the process."""
+    waited: float
+    """Threads other than the writing one had work and no processor."""
+    writer: float
+    """Processor seconds of the thread that writes; part of `processor`."""
+
+    @classmethod
+    def now(cls) -> Self:
+        """Return the seconds so far, by the clocks of the system."""
+        waited, writer = 0, 0
+        for thread in Path("/proc/self/task").iterdir():
+            ran_ns, waited_ns, _ = (thread / "schedstat").read_text().split()
+            if (thread / "comm").read_text() == "prefix-writer\n":
+                writer += int(ran_ns)
+            else:
+                waited += int(waited_ns)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        processor = usage.ru_utime + usage.ru_stime
+        return cls(time.perf_counter(), processor, waited / 1e9, writer / 1e9)
+
+    def until(self, later: "Seconds") -> "Seconds":
+        """Return what passed."""
+        return Seconds(*(after - before for before, after in zip(self, later, strict=True)))
+
+
+def answer_and_write(engine: Engine, tokens: list[int], cache: PrefixCache = CACHED) -> Seconds:
+    """Answer a new prompt and wait until all of it is written, if it is to be."""
+
+    def num_offered() -> int:
+        stats = engine.prefix_store_stats()
+        assert stats is not None
+        return stats.written + stats.dropped
+
+    expected = num_offered()
+    if cache.write:
+        # The last token of an answer is not computed.
+        expected += (len(tokens) + ANSWER - 1) // engine.config.block_size
+    began = Seconds.now()
+    answer(engine, tokens, ANSWER, cache)
+    while num_offered() < expected:
+        time.sleep(1e-4)
+    took = began.until(Seconds.now())
+    assert num_offered() == expected
+    return took
+
+
+def with_interval(
+    values: list[float], statistic: Callable[[Sequence[float]], float]
+) -> dict[str, float]:
+    """Return a statistic of values, and its 95 % interval by a bootstrap."""
+    draw = random.Random(0)
+    drawn = [statistic(draw.choices(values, k=len(values))) for _ in range(2000)]
+    cuts = statistics.quantiles(drawn, n=40)
+    return {"value": statistic(values), "low": cuts[0], "high": cuts[-1]}
+
+
 def storing(model: Path, folder: Path, length: int, rounds: int) -> None:
-    """Print how fast new prompts are with a store that writes every block, and without."""
-    speeds: dict[bool, list[float]] = {True: [], False: []}
-    stores = {True: folder / "storing", False: None}
-    for turn_number in range(rounds):
-        for has_store, seconds in speeds.items():
-            with serving(model, stores[has_store]) as engine:
-                answer(engine, prompt(99, 512), 4)
-                began = time.perf_counter()
-                for number in range(4):
-                    seed = 100 + 10 * turn_number + number + 1000 * has_store
-                    answer(engine, prompt(seed, length // 4), 64)
-                seconds.append(time.perf_counter() - began)
-                stats = engine.prefix_store_stats()
-                written, dropped = (stats.written, stats.dropped) if stats else (0, 0)
-                assert (written + dropped > 0) == has_store
-    ratio = statistics.median(speeds[False]) / statistics.median(speeds[True])
-    line = {"case": "storing", "speed_of_plain": ratio, "with_s": speeds[True]}
-    print(json.dumps({**line, "without_s": speeds[False]}), flush=True)
+    """Print how fast new prompts are where every block is written, and where none is.
+
+    One engine answers pairs of prompts: the weights of two engines lie in two places, one of which
+    may be faster. Which one of a pair is first alternates, so that a machine that grows slower, or
+    faster, favours neither.
+    """
+    pairs: list[tuple[Seconds, Seconds]] = []
+    with serving(model, folder / "storing") as engine:
+        answer_and_write(engine, prompt(99, 512))
+        for number in range(rounds):
+            took = {}
+            for cache in (CACHED, NOT_CACHED) if number % 2 else (NOT_CACHED, CACHED):
+                tokens = prompt(100 + 2 * number + cache.write, length)
+                took[cache.write] = answer_and_write(engine, tokens, cache)
+            pairs.append((took[True], took[False]))
+        stats = engine.prefix_store_stats()
+        assert stats is not None
+    stored = [pair[0] for pair in pairs]
+    wall, median, mean = statistics.mean(s.wall for s in stored), statistics.median, statistics.mean
+    line = {
+        "case": "storing",
+        "speed_of_plain": with_interval([b.wall / a.wall for a, b in pairs], median),
+        "processor_of_plain": with_interval([a.processor / b.processor for a, b in pairs], median),
+        "waited_more_of_wall": with_interval(
+            [(a.waited - b.waited) / wall for a, b in pairs], mean
+        ),
+        "writer_of_processor": sum(s.writer for s in stored) / sum(s.processor for s in stored),
+        "wall_s": [median(s.wall for s in side) for side in zip(*pairs, strict=True)],
+        "processor_s": [median(s.processor for s in side) for side in zip(*pairs, strict=True)],
+    }
+    counts = {"written": stats.written, "dropped": stats.dropped}
+    print(json.dumps({**line, **counts}), flush=True)
 
 
 def main() -> None:
