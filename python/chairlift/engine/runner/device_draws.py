@@ -161,23 +161,29 @@ class DeviceSampler:
     """
 
     def __init__(
-        self, accelerator: Accelerator, staging: Staging, num_rows: int, vocab_size: int
+        self,
+        accelerator: Accelerator,
+        staging: Staging,
+        logits: Tensor,
+        last_token: Tensor,
+        mark: Callable[[], Event],
     ) -> None:
         """Allocate what every step takes.
 
         Args:
             accelerator: The device.
             staging: Buffers of the inputs.
-            num_rows: R; there is one row more for what draws for no request.
-            vocab_size: Width of the logits.
+            logits: float32 `[S, vocab_size]`: where a forward pass writes them.
+            last_token: int32 `[R + 1]`: for all rows, and for what draws for no request.
+            mark: Returns the end of what was launched so far.
         """
-        self._accelerator = accelerator
+        self.logits = logits
+        self.last_token = last_token
+        self._mark = mark
         self._inputs = staging.device
         num_hosts, num_samples = len(staging.hosts), len(staging.device.drawn_rows)
         device = accelerator.device
-        self.logits = torch.empty(num_samples, vocab_size, dtype=torch.float32, device=device)
-        self.last_token = torch.zeros(num_rows + 1, dtype=torch.int32, device=device)
-        self._known_token = torch.full((num_rows,), -1, dtype=torch.int32)
+        self._known_token = torch.full((len(last_token) - 1,), -1, dtype=torch.int32)
         """`last_token` once the steps in flight have ended; negative where none was drawn."""
         self._results = torch.zeros(3, num_samples, dtype=torch.int32, device=device)
         self._host_results = [
@@ -254,7 +260,7 @@ class DeviceSampler:
         if options is not None and self._candidates is not None:
             candidates = self._lists.download(turn, self._candidates)
         pending = Pending(
-            self._accelerator.record(),
+            self._mark(),
             results[:, : len(sampling.rows)],
             candidates,
             partial(self._take, sampling, options),

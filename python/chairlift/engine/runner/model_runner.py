@@ -283,7 +283,11 @@ class ModelRunner:
         if self.host_pool is not None and len(inputs.swap_out) + len(inputs.swap_in) > 0:
             self._swap(self.host_pool, inputs)
         if len(inputs.copies) > 0:
-            self.model.copy_blocks(self.kv_cache, inputs.copies)
+            self._copy_blocks(inputs.copies)
+
+    def _copy_blocks(self, pairs: Tensor) -> None:
+        """Copy blocks within the pool; int32 `[., 2]`: sources and targets."""
+        self.model.copy_blocks(self.kv_cache, pairs)
 
     def _copy_states(self, moves: Tensor) -> None:
         """Copy recurrent states; int32 `[., 2]`: targets and sources."""

@@ -87,7 +87,7 @@ class Recordings:
         self,
         recorder: Recorder,
         compute: Callable[[StepSizes, WorkSizes], None],
-        draw: Callable[[int], None],
+        draw: Callable[[int], None] | None,
         on_capture: Captured | None,
     ) -> None:
         """Record every size, the largest first, so that the others find its memory.
@@ -95,7 +95,8 @@ class Recordings:
         Args:
             recorder: The device's.
             compute: Launches a forward pass up to its logits.
-            draw: Launches so many draws that ask for nothing more than the tables have.
+            draw: Launches so many draws that ask for nothing more than the tables have; None where
+                another process draws.
             on_capture: Called after each size.
         """
         steps = [
@@ -107,14 +108,14 @@ class Recordings:
         for done, sizes in enumerate([*steps[::-1], *decodes[::-1]], start=1):
             work = self._max_work(sizes)
             passes[sizes] = work, recorder.capture(partial(compute, sizes, work))
-            if sizes.is_decodes:
+            if sizes.is_decodes and draw is not None:
                 size = sizes.num_samples
                 self._draws[size] = recorder.capture(partial(draw, size))
             if on_capture is not None:
                 on_capture(done, len(steps) + len(decodes))
         # In ascending order, as `padded` looks for one.
         self._passes = {sizes: passes[sizes] for sizes in (*decodes, *steps)}
-        self._draws = {size: self._draws[size] for size in batches}
+        self._draws = {size: self._draws[size] for size in batches if size in self._draws}
 
     def padded(self, sizes: StepSizes) -> StepSizes:
         """Return the sizes of the smallest recording that holds a step; its own if none does."""
