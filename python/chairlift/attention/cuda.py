@@ -7,6 +7,7 @@ Where layers differ in size, they share one plane, and are views of parts of its
 
 import math
 from collections.abc import Collection
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -265,10 +266,19 @@ class CudaBackend(AttentionBackend):
 def _norm_all_heads(projections: Projections, rotation: Rotation) -> Rotation:
     """Norm all heads of queries and keys together, in place; return the rotation without norms."""
     norms = rotation.query_norm, rotation.key_norm
-    for heads, norm in zip((projections.query, projections.key), norms, strict=True):
+    wholes = rotation.whole_queries, rotation.whole_keys
+    parts = zip((projections.query, projections.key), norms, wholes, strict=True)
+    for heads, norm, whole in parts:
         if heads.shape[1] == 0:
             continue  # keys of another layer
         assert norm is not None, "of both"
-        rows = heads.flatten(1)
-        ops.rms_norm(rows, norm, rotation.eps, out=rows, offset=rotation.norm_offset)
+        change = partial(_norm_rows, rotation, norm)
+        if whole is None:
+            change(heads.flatten(1))
+        else:
+            whole.change(heads.flatten(1), change)
     return rotation._replace(query_norm=None, key_norm=None)
+
+
+def _norm_rows(rotation: Rotation, weight: Tensor, rows: Tensor) -> None:
+    ops.rms_norm(rows, weight, rotation.eps, out=rows, offset=rotation.norm_offset)

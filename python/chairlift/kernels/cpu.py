@@ -134,17 +134,18 @@ class Experts:
         )
         self.num_bytes = sum(layer.num_bytes for layer in (*gate_up, *down))
         self.workspace_bytes = 0
+        self.inner_dtype = torch.float32
 
     def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:  # noqa: ARG002, as `ExpertLayers`
         """Write what the chosen experts compute of `x`; see `ExpertLayers`."""
         self._packed.forward(x, logits, out)
 
-    def inside(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
-        """Write the numbers between both layers, `[T * top_k, part of I]`; see `_core.Experts`."""
+    def inside(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:  # noqa: ARG002, as `SplitExpertLayers`
+        """Write the numbers between both layers; see `SplitExpertLayers` and `_core.Experts`."""
         self._packed.inside(x, logits, out)
 
-    def outside(self, x: Tensor, logits: Tensor, out: Tensor) -> None:
-        """Write the weighed sums of the second layers, `[T, part of H]`; see `_core.Experts`."""
+    def outside(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:  # noqa: ARG002, as `SplitExpertLayers`
+        """Write the weighed sums of the second layers; see `SplitExpertLayers`."""
         self._packed.outside(x, logits, out)
 
 

@@ -1,7 +1,7 @@
 """The interface between a model and the kernels of a device."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -96,6 +96,35 @@ class ExpertLayers(Protocol):
             logits: float32 `[T, num_experts]`, of the router.
             out: `[T, H]`.
             workspace: uint8 `[T, workspace_bytes]` or wider, contiguous; its bytes mean nothing.
+        """
+
+
+@runtime_checkable
+class SplitExpertLayers(ExpertLayers, Protocol):
+    """A mixture of experts of which ranks share the columns of both layers."""
+
+    @property
+    def inner_dtype(self) -> torch.dtype:
+        """The dtype of the numbers between the layers."""
+
+    def inside(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:
+        """Write the numbers between both layers, before `outside` of the same workspace.
+
+        Args:
+            x: `[T, H]`, contiguous.
+            logits: float32 `[T, num_experts]`, of the router.
+            out: `[T * top_k, part of I]`, token after token, in the same order on all ranks.
+            workspace: See `ExpertLayers`.
+        """
+
+    def outside(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:
+        """Write the weighed sums of the second layers, `[T, part of H]`.
+
+        Args:
+            x: `[T * top_k, I]`, which all ranks wrote.
+            logits: Those of `inside`.
+            out: `[T, part of H]`, contiguous.
+            workspace: What `inside` left there.
         """
 
 

@@ -76,14 +76,14 @@ class Layout(NamedTuple):
 class Scratch:
     """Memory between a layer and its gathers; see `Gather.scratch`."""
 
-    def __init__(self, num_bytes: int) -> None:
-        """Allocate it, for the widest layer of the largest step."""
-        self._memory = [torch.empty(num_bytes, dtype=torch.uint8) for _ in range(2)]
+    def __init__(self, num_bytes: int, device: torch.device | None = None) -> None:
+        """Allocate it, for the widest layer of the largest step; without a device on the CPU."""
+        self._memory = [torch.empty(num_bytes, dtype=torch.uint8, device=device) for _ in range(2)]
 
     def take(self, num_numbers: int, dtype: torch.dtype, *, is_input: bool) -> Tensor:
         """Return the first numbers, `[num_numbers]`, or new memory where they do not fit."""
         num_bytes = num_numbers * dtype.itemsize
         memory = self._memory[is_input]
         if num_bytes > len(memory):
-            return torch.empty(num_numbers, dtype=dtype)
+            return memory.new_empty(num_numbers, dtype=dtype)
         return memory[:num_bytes].view(dtype)

@@ -55,8 +55,10 @@ class ExpertGate(NamedTuple):
 class _Parts(NamedTuple):
     """The workspace of a call, cut into what lies between its kernels; P pairs of token, choice."""
 
+    tile_rows: int
+    """Rows of a tile."""
     inner: Tensor
-    """`[P, I]`, in the order of experts."""
+    """`[P, I]`, or a part of them, in the order of experts."""
     outputs: Tensor
     """`[P, H]`, in the order of tokens."""
     weights: Tensor
@@ -92,6 +94,7 @@ class Experts:
         self._rules = rules
         self._gate = ExpertGate.of(rules)
         self._num, self._hidden, self._inner = self._down.shape
+        self.inner_dtype = self._down.dtype
         self._choice_bias, self._factors = (
             None if numbers is None else torch.tensor(numbers, device=self._down.device)
             for numbers in (choice_bias, factors)
@@ -100,9 +103,28 @@ class Experts:
 
     def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:
         """Write what the chosen experts compute of `x`; see `ExpertLayers`."""
+        parts = self._parts(workspace, x.shape[0])
+        self._choose(parts, logits)
+        self._first(parts, x)
+        self._second(parts, out)
+
+    def inside(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:
+        """Write the numbers between both layers; see `SplitExpertLayers`."""
+        parts = self._parts(workspace, x.shape[0], out.shape[1])
+        self._choose(parts, logits)
+        self._first(parts, x)
+        # Each rank has its pairs within an expert in another order.
+        out.index_copy_(0, parts.order.long(), parts.inner)
+
+    def outside(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:  # noqa: ARG002, as `SplitExpertLayers`
+        """Write the weighed sums of the second layers; see `SplitExpertLayers`."""
+        parts = self._parts(workspace, out.shape[0])
+        torch.index_select(x, 0, parts.order, out=parts.inner)
+        self._second(parts, out)
+
+    def _choose(self, parts: _Parts, logits: Tensor) -> None:
+        """Choose the experts of each token, and sort the pairs by expert."""
         rules = self._rules
-        tile_rows = self._tile_rows(x.shape[0])
-        parts = self._parts(workspace, x.shape[0], tile_rows)
         route_experts(
             parts.chosen,
             parts.weights,
@@ -114,7 +136,10 @@ class Experts:
             min_weight_sum=_min_weight_sum(rules),
             multiplier=rules.multiplier,
         )
-        group_by_expert(parts.order, parts.tiles, parts.chosen, self._num, tile_rows)
+        group_by_expert(parts.order, parts.tiles, parts.chosen, self._num, parts.tile_rows)
+
+    def _first(self, parts: _Parts, x: Tensor) -> None:
+        """Compute the first layer of the experts."""
         expert_gate_up(
             parts.inner,
             x,
@@ -122,10 +147,13 @@ class Experts:
             self._gate_up_bias,
             order=parts.order,
             tiles=parts.tiles,
-            top_k=rules.top_k,
-            tile_rows=tile_rows,
+            top_k=self._rules.top_k,
+            tile_rows=parts.tile_rows,
             **self._gate._asdict(),
         )
+
+    def _second(self, parts: _Parts, out: Tensor) -> None:
+        """Compute the second layer of the experts, and the sum of each token."""
         expert_down(
             parts.outputs,
             parts.inner,
@@ -133,9 +161,9 @@ class Experts:
             self._down_bias,
             order=parts.order,
             tiles=parts.tiles,
-            tile_rows=tile_rows,
+            tile_rows=parts.tile_rows,
         )
-        sum_experts(out, parts.outputs, parts.weights, rules.top_k)
+        sum_experts(out, parts.outputs, parts.weights, self._rules.top_k)
 
     def _tile_rows(self, num_tokens: int) -> int:
         """Large tiles where experts have enough rows to fill them; which one changes no bits."""
@@ -143,8 +171,16 @@ class Experts:
         rows_of_each = num_tokens * self._rules.top_k / self._num
         return large if rows_of_each >= large / 2 else small
 
-    def _parts(self, workspace: Tensor, num_tokens: int, tile_rows: int) -> _Parts:
+    def _parts(self, workspace: Tensor, num_tokens: int, inner: int | None = None) -> _Parts:
+        """Cut the workspace.
+
+        Args:
+            workspace: That of the call.
+            num_tokens: T.
+            inner: Numbers between the layers of which this process has some; None is all.
+        """
         num_pairs, dtype = num_tokens * self._rules.top_k, self._down.dtype
+        tile_rows = self._tile_rows(num_tokens)
         places = workspace.view(-1)
         begin = 0
 
@@ -154,8 +190,11 @@ class Experts:
             begin += size
             return places[begin - size : begin].view(dtype).view(shape)
 
+        between = cut(dtype, num_pairs, self._inner).view(-1)
+        inner = self._inner if inner is None else inner
         return _Parts(
-            cut(dtype, num_pairs, self._inner),
+            tile_rows,
+            between[: num_pairs * inner].view(num_pairs, inner),
             cut(dtype, num_pairs, self._hidden),
             cut(torch.float32, num_pairs),
             cut(torch.int32, num_pairs),

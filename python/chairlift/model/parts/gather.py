@@ -50,7 +50,7 @@ class WholeRows:
         """
         whole = self.of(part, is_input=True)
         operation(whole)
-        every = torch.arange(len(part), dtype=torch.int32)
+        every = torch.arange(len(part), dtype=torch.int32, device=part.device)
         self._kernels.select_rows(whole[:, self._columns], every, part)
 
     def of(self, part: Tensor, *, is_input: bool) -> Tensor:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from chairlift.kernels import Kernels, LinearLayer, cpu
+from chairlift.kernels import Kernels, LinearLayer
+from chairlift.kernels.interface import SplitExpertLayers
 from chairlift.model.parts.gather import Gather, LayerGathers, WholeRows, scratch
 from chairlift.model.parts.weights import LayerWeights, RecurrentWeights, Weights
 from chairlift.model.specs.layer_parts import Experts
@@ -55,7 +56,7 @@ class GatheredLinear:
         """Return `x W^T + b` of all columns, `[T, out_features]`; see `LinearLayer`."""
         num_tokens = x.shape[0]
         if out is None:
-            out = torch.empty(num_tokens, self.out_features, dtype=out_dtype or x.dtype)
+            out = x.new_empty(num_tokens, self.out_features, dtype=out_dtype or x.dtype)
         if self._input_widths:
             x = self._whole(x)
         part = scratch(
@@ -92,10 +93,13 @@ def whole_inputs(layer: LinearLayer, x: Tensor) -> Tensor:
 class GatheredExperts:
     """Some columns of the layers of each expert; a call returns what all ranks compute."""
 
-    workspace_bytes = 0
-
     def __init__(
-        self, experts: cpu.Experts, gather: Gather, share: Share, spec: Experts, hidden_size: int
+        self,
+        experts: SplitExpertLayers,
+        gather: Gather,
+        share: Share,
+        spec: Experts,
+        hidden_size: int,
     ) -> None:
         """Take the columns of this rank.
 
@@ -113,21 +117,20 @@ class GatheredExperts:
         self._output_widths = share.widths(hidden_size)
         self._rank = share.rank
         self.num_bytes = experts.num_bytes
+        self.workspace_bytes = experts.workspace_bytes
 
-    def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:  # noqa: ARG002, as `ExpertLayers`
+    def __call__(self, x: Tensor, logits: Tensor, out: Tensor, workspace: Tensor) -> None:
         """Write what the chosen experts compute of `x`; see `ExpertLayers`."""
         # Each rank routes all tokens, so that the rows of all have the same order.
         num_rows, num_tokens = len(x) * self._top_k, len(x)
-        inner = self._inner_widths[self._rank]
-        part = scratch(self._gather, num_rows, inner, torch.float32, is_input=False)
-        self._experts.inside(x, logits, part)
-        whole = scratch(
-            self._gather, num_rows, sum(self._inner_widths), torch.float32, is_input=True
-        )
+        inner, dtype = self._inner_widths[self._rank], self._experts.inner_dtype
+        part = scratch(self._gather, num_rows, inner, dtype, is_input=False)
+        self._experts.inside(x, logits, part, workspace)
+        whole = scratch(self._gather, num_rows, sum(self._inner_widths), dtype, is_input=True)
         self._gather.gather(part, whole, self._inner_widths)
         outputs = self._output_widths[self._rank]
         sums = scratch(self._gather, num_tokens, outputs, out.dtype, is_input=False)
-        self._experts.outside(whole, logits, sums)
+        self._experts.outside(whole, logits, sums, workspace)
         self._gather.gather(sums, out, self._output_widths)
 
 
@@ -160,7 +163,7 @@ def with_gathers(weights: Weights, share: Share, gather: Gather, spec: ModelSpec
     def gathered_layer(layer: LayerWeights, whole: LayerSpec) -> LayerWeights:
         experts, recurrent = layer.experts, layer.recurrent
         if experts is not None:
-            assert isinstance(experts.mixture, cpu.Experts), "GPUs are refused at load"
+            assert isinstance(experts.mixture, SplitExpertLayers), "as the kernels pack them"
             assert whole.experts is not None, "as the spec has it"
             mixture = GatheredExperts(experts.mixture, gather, share, whole.experts, hidden)
             experts = replace(experts, mixture=mixture)
