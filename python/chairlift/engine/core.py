@@ -92,7 +92,7 @@ class Core:
         """Take the engine down if the scheduler raises anything but a refusal.
 
         Raises:
-            EngineDownError: The scheduler raised another error.
+            EngineDownError: The scheduler raised another error, or a rank is lost.
         """
         try:
             yield
@@ -101,6 +101,10 @@ class Core:
         except (KeyboardInterrupt, SystemExit):
             self.is_down = True
             raise
+        except _core.RankError as error:
+            # A plan goes to the other ranks as it is applied.
+            self.is_down = True
+            raise EngineDownError(str(error)) from error
         except BaseException as error:
             self.is_down = True
             message = f"the scheduler failed: {type(error).__name__}: {error}"

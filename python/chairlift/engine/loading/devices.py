@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -22,6 +22,7 @@ from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.kernels.cuda.ops import rotary_step
 from chairlift.kernels.cuda.recurrent_ops import holds_state
 from chairlift.kernels.cuda.requirements import Gpu, installed_gpu, machine_unsupported_reason
+from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.model.config import ModelConfig
 from chairlift.model.specs.layer_parts import Attention, Experts
 from chairlift.model.specs.model_spec import ModelSpec
@@ -174,6 +175,22 @@ def compute_dtype(settings: EngineConfig, model: ModelConfig) -> torch.dtype:
     if settings.dtype is Dtype.AUTO and model.dtype == torch.float32:
         return torch.bfloat16
     return model.dtype
+
+
+def load_kernels(resolved: ResolvedDevice, model: ModelConfig) -> ModelConfig:
+    """Return a model as its device computes it, and make the kernels of a GPU ready to launch."""
+    if resolved.accelerator is None:
+        return model
+    # No kernel of a GPU reads the blocks of GGUF files: they are widened.
+    model = replace(model, dtype=compute_dtype(resolved.settings, model), quant_types={})
+    kv_dtype = resolved.backend.stored_dtype(model.dtype)
+    parts = model.spec.head_dims, model.spec.router_size > 0, model.spec.has_state
+    resolved.accelerator.load(ModelKernels(model.dtype, kv_dtype, *parts), _log_kernels)
+    return model
+
+
+def _log_kernels(done: int, total: int, name: str) -> None:
+    logger.info("kernels %d/%d: %s", done, total, name)
 
 
 def gpu_unsupported_reason(settings: EngineConfig, model: ModelConfig) -> str | None:

@@ -20,7 +20,7 @@ from chairlift.api.pooled import NOTHING
 from chairlift.api.types import Sampling
 from chairlift.checkpoints.checkpoint import check_files
 from chairlift.checkpoints.files.folder import resolve_model
-from chairlift.engine.loading.devices import ResolvedDevice, compute_dtype, resolve_device
+from chairlift.engine.loading.devices import ResolvedDevice, load_kernels, resolve_device
 from chairlift.engine.loading.draft import check_tokenizers, plan_draft
 from chairlift.engine.loading.encoder import encoder_settings, load_encoder
 from chairlift.engine.loading.loaded import HostPool, LoadedModel, OnProgress
@@ -32,8 +32,8 @@ from chairlift.engine.prepare.preparer import Preparer
 from chairlift.engine.prepare.stopping import RequestLimits
 from chairlift.engine.prepare.text_queue import TextLimits
 from chairlift.engine.ranks.lead import Ranks
+from chairlift.engine.ranks.processes import RANK_MODULE
 from chairlift.kernels.cuda.device import Accelerator
-from chairlift.kernels.cuda.sources import ModelKernels
 from chairlift.model.config import ModelConfig
 from chairlift.model.encoders.families import is_encoder, load_encoder_config
 from chairlift.model.encoders.spec import EncoderConfig
@@ -80,6 +80,7 @@ def load_model(
     settings: EngineConfig,
     on_progress: OnProgress | None,
     accelerator: Accelerator | None = None,
+    rank_module: str = RANK_MODULE,
 ) -> LoadedModel:
     """Read a model, and allocate its KV cache and the host memory for swapped blocks.
 
@@ -89,6 +90,7 @@ def load_model(
         on_progress: Called with the bytes of weights that are read, and all of them: of the model,
             then of its draft model.
         accelerator: The GPU to use; None looks for one.
+        rank_module: Has `main`, the process of another rank.
 
     Raises:
         ModelError: The model cannot be loaded.
@@ -114,21 +116,14 @@ def load_model(
         what = "a draft model" if resolved.accelerator is None else "a GPU"
         message = f"{folder}: no head scores the vocabulary: it gives vectors alone, without {what}"
         raise ModelError(message)
-    if resolved.accelerator is not None:
-        # No kernel of a GPU reads the blocks of GGUF files: they are widened.
-        config = replace(config, dtype=compute_dtype(settings, config), quant_types={})
-        kv_dtype = backend.stored_dtype(config.dtype)
-        spec = config.spec
-        parts = spec.head_dims, spec.router_size > 0, spec.has_state
-        kernels = ModelKernels(config.dtype, kv_dtype, *parts)
-        resolved.accelerator.load(kernels, _log_kernels)
+    config = load_kernels(resolved, config)
     plan = plan_at(resolved, config)
     tokenizer = Tokenizer.load(folder)
     config = replace(config, eos_token_ids=end_token_ids(config, tokenizer))
     draft = plan_draft(settings, config, plan.num_blocks)
     if draft is not None:
         check_tokenizers(folder, tokenizer, draft.folder)
-    transformer, ranks = _load_part(folder, config, resolved, plan, on_progress)
+    transformer, ranks = _load_part(folder, config, resolved, plan, on_progress, rank_module)
     trim_heap()
     kv_cache = allocate_kv_cache(config, backend, plan.num_blocks, settings.block_size)
     if resolved.accelerator is None:
@@ -181,11 +176,12 @@ def _load_part(
     resolved: ResolvedDevice,
     plan: MemoryPlan,
     on_progress: OnProgress | None,
+    rank_module: str,
 ) -> tuple[Transformer | GenericTransformer, Ranks | None]:
     """Read the weights that this process computes with: all of them where there is one rank."""
     if config.share is None:
         return _load_layers(folder, config, resolved, on_progress), None
-    return load_lead(folder, config, resolved, plan, on_progress)
+    return load_lead(folder, config, resolved, plan, on_progress, rank_module)
 
 
 def _load_layers(
@@ -285,7 +281,7 @@ def plan_at(resolved: ResolvedDevice, model: ModelConfig) -> MemoryPlan:
         ConfigError: It does not fit.
     """
     plan = _plan(resolved, model, resolved.free_bytes)
-    if model.share is None:
+    if model.share is None or resolved.accelerator is not None:
         plan.check(resolved.free_bytes)
     else:
         plan.check(memory_limit() // resolved.settings.num_local_ranks)
@@ -297,10 +293,6 @@ def _plan(resolved: ResolvedDevice, model: ModelConfig, free_bytes: int | None) 
     plan = plan_memory(settings, model, resolved.backend, free_bytes, is_dedicated=is_dedicated)
     draft = plan_draft(settings, model, plan.num_blocks)
     return plan if draft is None else replace(plan, draft_bytes=draft.memory.total_bytes)
-
-
-def _log_kernels(done: int, total: int, name: str) -> None:
-    logger.info("kernels %d/%d: %s", done, total, name)
 
 
 def replan_memory(

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,9 @@ from chairlift.api.config import EngineConfig
 from chairlift.api.pooled import NOTHING, PoolingAbilities
 from chairlift.attention.cuda import CudaBackend
 from chairlift.engine.loading.devices import ResolvedDevice
+from chairlift.engine.ranks.device_lead import LeadPass
 from chairlift.engine.ranks.lead import Ranks
+from chairlift.engine.runner.device_pass import DevicePass
 from chairlift.engine.runner.device_runner import DeviceRunner
 from chairlift.engine.runner.model_runner import ModelRunner
 from chairlift.engine.runner.shape import RunnerShape
@@ -109,6 +112,7 @@ class LoadedModel:
             on_capture=_log_capture,
             host_pool=host_pool,
             state_pool=self.state_pool,
+            new_pass=DevicePass if self.ranks is None else partial(LeadPass, self.ranks),
         )
 
 

@@ -10,10 +10,12 @@ import torch
 
 from chairlift import _core
 from chairlift.api.config import engine_config
+from chairlift.engine.loading.rank_device import load_device_rank
 from chairlift.engine.loading.ranks import load_part
 from chairlift.engine.ranks.adapter_socket import ReadAdapters
 from chairlift.engine.ranks.worker import RankWorker
 from chairlift.engine.runner.shape import RunnerShape
+from chairlift.kernels.cuda.device import Accelerator
 from chairlift.model.forward.kv_cache import allocate_kv_cache
 from chairlift.model.forward.transformer import Transformer
 from chairlift.model.lora.load import load_adapter
@@ -25,6 +27,7 @@ def load_rank(
     settings: dict[str, Any],
     group: _core.RankGroup,
     adapter_socket: socket.socket | None,
+    accelerator: Accelerator | None = None,
 ) -> Callable[[], None]:
     """Load the part of a rank.
 
@@ -32,6 +35,7 @@ def load_rank(
         settings: What rank 0 sent: `RankSettings`, `shape` and `rank`.
         group: Meets the other ranks.
         adapter_socket: Where rank 0 sends adapters; None where there are none.
+        accelerator: The GPU of this rank; None is the CPU.
 
     Returns:
         What computes until the group is closed; see `RankWorker.run`.
@@ -39,12 +43,16 @@ def load_rank(
     Raises:
         ChairliftError: The part cannot be loaded.
         MemoryError: There is no memory for it.
+        RuntimeError: The GPU has failed.
     """
     shape = RunnerShape(*settings["shape"])
     config = engine_config(**settings["config"])
     torch.set_num_threads(1)
     _core.set_num_threads(settings["num_threads"])
-    part = load_part(Path(settings["model"]), config, settings["max_model_len"], settings["rank"])
+    place = Path(settings["model"]), config, settings["max_model_len"], settings["rank"]
+    part = load_part(*place, accelerator)
+    if accelerator is not None:
+        return load_device_rank(settings, group, part, shape)
     worker = RankWorker(group, part.scratch, shape)
     num_slots = part.resolved.settings.num_adapter_slots
     tables = AdapterTables(part.config.spec.num_layers, num_slots) if num_slots else None

@@ -8,20 +8,28 @@ import socket
 import sys
 from typing import Any, Final
 
+import torch
+
 from chairlift import _core
 from chairlift.api.errors import ChairliftError
 from chairlift.api.logs import fields
 from chairlift.engine.loading.rank_part import load_rank
 from chairlift.engine.ranks.processes import READY
 from chairlift.engine.ranks.segment import Layout
+from chairlift.kernels.cuda.device import Accelerator, CudaDevice
 
 _PR_SET_PDEATHSIG: Final = 1
 
 _log = logging.getLogger(__name__)
 
 
-def main(settings: dict[str, Any]) -> None:
-    """Load the part of a rank, say that it is ready, and compute until the group ends."""
+def main(settings: dict[str, Any], accelerator: Accelerator | None = None) -> None:
+    """Load the part of a rank, say that it is ready, and compute until the group ends.
+
+    Args:
+        settings: What rank 0 sent.
+        accelerator: In the place of the rank's GPU.
+    """
     _end_with(settings["parent"])
     # A terminal and a service manager signal all processes: this one goes on while rank 0 drains.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -33,11 +41,18 @@ def main(settings: dict[str, Any]) -> None:
     os.close(descriptor)
     try:
         adapters = socket.socket(fileno=settings["adapters"])
-        run = load_rank(settings, group, adapters)
-    except (ChairliftError, MemoryError, OSError) as error:
+        if settings["on_gpus"] and accelerator is None:
+            torch.cuda.set_device(rank)
+            accelerator = CudaDevice(rank)
+        run = load_rank(settings, group, adapters, accelerator)
+    # A GPU that fails, or has no memory left, raises a RuntimeError.
+    except (ChairliftError, MemoryError, OSError, RuntimeError) as error:
         print(" ".join(str(error).split()) or type(error).__name__, flush=True)
         sys.exit(1)
     print(READY, flush=True)
+    # No process reads the pipe any more: what a library writes must not fill it.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    code = 0
     try:
         run()
     except _core.RankError as error:
@@ -45,7 +60,11 @@ def main(settings: dict[str, Any]) -> None:
     except BaseException:
         group.fail(rank)
         _log.exception("a rank fails", extra=fields(rank=rank))
-        sys.exit(1)
+        code = 1
+    if accelerator is not None:
+        # The destructors of NCCL may wait for a device that waits for another rank.
+        os._exit(code)
+    sys.exit(code)
 
 
 def _end_with(parent: int) -> None:

@@ -10,20 +10,29 @@ from chairlift.api.config import EngineConfig
 from chairlift.api.errors import ConfigError
 from chairlift.api.machine import available_cores
 from chairlift.attention.backend import AttentionBackend
-from chairlift.engine.loading.devices import ResolvedDevice, resolve_device
+from chairlift.engine.loading.devices import (
+    ResolvedDevice,
+    gpu_unsupported_reason,
+    load_kernels,
+    resolve_device,
+)
 from chairlift.engine.loading.loaded import OnProgress
 from chairlift.engine.loading.rank_hosts import check_hosts
 from chairlift.engine.loading.requirement import Requirement, unmet
 from chairlift.engine.ranks import lead
 from chairlift.engine.ranks.adapters import LeadAdapters
+from chairlift.engine.ranks.device_gather import DeviceGather
 from chairlift.engine.ranks.lead import LeadTransformer, Ranks, RankSettings
 from chairlift.engine.ranks.segment import Scratch
+from chairlift.kernels.cuda.device import Accelerator
+from chairlift.kernels.cuda.limits import LIMITS as CUDA_LIMITS
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.transformer import Transformer
 from chairlift.model.lora.tables import AdapterTables
 from chairlift.model.memory.plan import MemoryPlan
 from chairlift.model.parts.gather import Gather
 from chairlift.model.parts.recurrent import States, allocate_states, num_states
+from chairlift.model.specs.share import widest_gather
 from chairlift.model.weights.gathered import layer_gathers
 from chairlift.model.weights.layers import load_weights
 
@@ -49,16 +58,40 @@ def of_rank(config: ModelConfig, resolved: ResolvedDevice, rank: int = 0) -> Mod
     if settings.tensor_parallel == 1:
         return config
     impl, draft = settings.model_impl, settings.draft
-    device = "cpu" if resolved.accelerator is None else "cuda"
     requirements = (
-        Requirement("device", "cpu", device, resolved.accelerator is None),
         Requirement("model_impl", "chairlift", impl, impl is ModelImpl.CHAIRLIFT),
         Requirement("draft", "none", draft, draft is None),
         Requirement("swap_memory", "none", settings.swap_memory, settings.swap_memory is None),
     )
     if (message := unmet(requirements, "with tensor_parallel")) is not None:
         raise ConfigError(message)
-    return config.of_rank(rank, settings.tensor_parallel)
+    part = config.of_rank(rank, settings.tensor_parallel)
+    if resolved.accelerator is not None:
+        _check_gpus(config, settings, resolved.accelerator.num_devices)
+    return part
+
+
+def _check_gpus(config: ModelConfig, settings: EngineConfig, num_gpus: int) -> None:
+    """Check what ranks on GPUs need beside those on CPUs.
+
+    Raises:
+        ConfigError: It is not there.
+    """
+    num_ranks, listen = settings.tensor_parallel, settings.rank_listen
+    requirements = (
+        Requirement("rank_listen", "none", listen, listen is None),
+        Requirement("tensor_parallel", f"at most {num_gpus}", num_ranks, num_ranks <= num_gpus),
+    )
+    if (message := unmet(requirements, "on the GPUs of this machine")) is not None:
+        raise ConfigError(message)
+    hidden, step = config.spec.hidden_size, CUDA_LIMITS.width_step * num_ranks
+    parts = (config.of_rank(rank, num_ranks) for rank in range(num_ranks))
+    reason = next(filter(None, (gpu_unsupported_reason(settings, part) for part in parts)), None)
+    if hidden % step:
+        reason = f"hidden_size: expected a multiple of {step}, got {hidden}"
+    if reason is not None:
+        message = f"{reason}, with tensor_parallel {num_ranks}"
+        raise ConfigError(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +112,8 @@ class Part:
     @classmethod
     def of(cls, folder: Path, config: ModelConfig, resolved: ResolvedDevice) -> "Part":
         """Take what `of_rank` returned."""
-        spec, settings = config.stored_spec, resolved.settings
-        mlps = (mlp.intermediate_size for layer in spec.layers if (mlp := layer.dense) is not None)
-        queries = (attention.query_size for attention in spec.attentions)
-        mixed = (
-            mixer.mixed_size for layer in spec.layers if (mixer := layer.recurrent) is not None
-        )
-        rows = (
-            experts.top_k * experts.intermediate_size
-            for layer in spec.layers
-            if (experts := layer.experts) is not None
-        )
-        widest = max(spec.hidden_size, *mlps, *queries, *mixed, *rows)
-        scratch = Scratch(settings.max_num_batched_tokens * widest * _WIDEST_NUMBER)
+        num_numbers = resolved.settings.max_num_batched_tokens * widest_gather(config.stored_spec)
+        scratch = Scratch(num_numbers * _WIDEST_NUMBER, resolved.torch_device)
         return cls(folder, config, resolved, scratch)
 
     def states(self, num_snapshots: int) -> States | None:
@@ -125,6 +147,7 @@ class Part:
             on_progress,
             self.resolved.settings.quantize,
             kernels=self.backend.kernels,
+            device=self.resolved.torch_device,
             gather=gather,
         )
         share = self.config.share
@@ -139,13 +162,15 @@ def load_lead(
     resolved: ResolvedDevice,
     plan: MemoryPlan,
     on_progress: OnProgress | None,
-) -> tuple[LeadTransformer, Ranks]:
+    rank_module: str,
+) -> tuple[Transformer, Ranks]:
     """Read the weights of rank 0; the others start with a runner.
 
     Raises:
         ModelError: They cannot be read.
     """
     settings, part = resolved.settings, Part.of(folder, config, resolved)
+    accelerator = resolved.accelerator
     rank_settings = RankSettings(
         model=str(folder),
         config=settings.model_dump(mode="json", exclude_unset=True),
@@ -156,8 +181,13 @@ def load_lead(
         num_local_ranks=settings.num_local_ranks,
         num_threads=rank_threads(settings),
         timeout_s=lead.TIMEOUT_S,
+        on_gpus=accelerator is not None,
     )
-    ranks = Ranks(rank_settings, part.scratch, settings if settings.rank_listen else None)
+    devices = None if accelerator is None else DeviceGather(accelerator, part.scratch)
+    hosts = settings if settings.rank_listen else None
+    ranks = Ranks(rank_settings, part.scratch, hosts, rank_module, devices)
+    if devices is not None:
+        return part.transformer(devices, Transformer, None, on_progress), ranks
     tables = None
     if num_slots := settings.num_adapter_slots:
         tables = LeadAdapters(config.spec.num_layers, num_slots, ranks)
@@ -167,13 +197,28 @@ def load_lead(
     return transformer, ranks
 
 
-def load_part(folder: Path, settings: EngineConfig, max_model_len: int, rank: int) -> Part:
+def load_part(
+    folder: Path,
+    settings: EngineConfig,
+    max_model_len: int,
+    rank: int,
+    accelerator: Accelerator | None = None,
+) -> Part:
     """Return the part of another rank than 0, from the settings that rank 0 resolved.
+
+    Args:
+        folder: The model.
+        settings: Those of the engine.
+        max_model_len: Tokens of a sequence.
+        rank: Number of the rank.
+        accelerator: Its GPU; None is the CPU.
 
     Raises:
         ModelError: The configuration cannot be read.
+        ConfigError: The part does not fit the GPU.
     """
     config = ModelConfig.load(folder, settings.dtype)
     config = replace(config, max_model_len=max_model_len)
-    resolved = resolve_device(settings, config)
-    return Part.of(folder, of_rank(config, resolved, rank), resolved)
+    resolved = resolve_device(settings, config, accelerator)
+    config = load_kernels(resolved, of_rank(config, resolved, rank))
+    return Part.of(folder, config, resolved)

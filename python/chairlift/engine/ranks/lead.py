@@ -15,9 +15,11 @@ from torch import Tensor
 
 from chairlift import _core
 from chairlift.api.config import EngineConfig
+from chairlift.api.errors import ModelError
 from chairlift.api.machine import available_cores
 from chairlift.attention.metadata import AttentionMetadata
 from chairlift.engine.ranks.adapter_socket import LOAD_S, LeadEnd, Load
+from chairlift.engine.ranks.device_gather import DeviceGather
 from chairlift.engine.ranks.facts import Facts
 from chairlift.engine.ranks.hosts import RemoteRanks
 from chairlift.engine.ranks.messages import (
@@ -27,7 +29,7 @@ from chairlift.engine.ranks.messages import (
     logits_message,
     max_numbers,
 )
-from chairlift.engine.ranks.processes import RankProcesses
+from chairlift.engine.ranks.processes import RANK_MODULE, RankProcesses
 from chairlift.engine.ranks.segment import Layout, Scratch
 from chairlift.engine.runner.shape import RunnerShape
 from chairlift.model.forward.transformer import Transformer
@@ -58,6 +60,8 @@ class RankSettings:
     """Threads of each rank."""
     timeout_s: float
     """How long a rank waits for another one that computes."""
+    on_gpus: bool
+    """Rank r computes on GPU r."""
 
     @property
     def spin_s(self) -> float:
@@ -92,7 +96,12 @@ class Ranks:
     """The other ranks, as rank 0 sees them. They start with each runner."""
 
     def __init__(
-        self, settings: RankSettings, scratch: Scratch, hosts: EngineConfig | None = None
+        self,
+        settings: RankSettings,
+        scratch: Scratch,
+        hosts: EngineConfig | None = None,
+        module: str = RANK_MODULE,
+        devices: DeviceGather | None = None,
     ) -> None:
         """Start none yet.
 
@@ -100,8 +109,12 @@ class Ranks:
             settings: What each rank needs to load its part.
             scratch: Memory of this rank's layers.
             hosts: How ranks of other hosts join; None starts processes on this machine.
+            module: The module of those processes.
+            devices: Meets their devices; None on CPUs.
         """
         self._hosts = hosts
+        self.devices = devices
+        self._module = module
         self._settings = settings
         self._scratch = scratch
         self._group: _core.RankGroup | None = None
@@ -112,7 +125,7 @@ class Ranks:
         self.num_starts = 0
         """How often the processes were started."""
         self.on_begin: Callable[[], None] | None = None
-        """Called when they take messages."""
+        """Called when they have their part."""
 
     @property
     def fault(self) -> str | None:
@@ -123,17 +136,19 @@ class Ranks:
         """Start the other ranks, in the place of those before, and wait until they have their part.
 
         Raises:
-            ModelError: One cannot load its part or does not join, or there is no shared memory.
+            ModelError: One cannot load its part or does not join, their devices cannot meet, or
+                there is no shared memory.
         """
         self.close()
         start = self._start_processes if self._hosts is None else self._start_remote
         group, others = start(shape)
         self._group = group
-        self._end = weakref.finalize(self, _end, group, others)
+        self._end = weakref.finalize(self, _end, group, others, self.devices)
         self._others = others
         self.process_ids = others.process_ids
         try:
             others.wait_until_ready()
+            self._join_devices(group)
             self.num_starts += 1
             if self.on_begin is not None:
                 self.on_begin()
@@ -157,7 +172,7 @@ class Ranks:
             }
             each = [{**common, "rank": rank} for rank in range(1, settings.num_ranks)]
             processes = RankProcesses(
-                each, descriptor, lambda rank: group.fail(rank, has_ended=True)
+                each, descriptor, lambda rank: group.fail(rank, has_ended=True), self._module
             )
         finally:
             os.close(descriptor)
@@ -227,6 +242,16 @@ class Ranks:
             self._running.fail(0)
             raise
 
+    def _join_devices(self, group: _core.RankGroup) -> None:
+        settings = self._settings
+        if self.devices is None:
+            return
+        try:
+            self.devices.join(group, 0, settings.num_ranks, settings.timeout_s)
+        except _core.RankError as error:
+            message = f"tensor_parallel: {error}"
+            raise ModelError(message) from None
+
     @property
     def _running(self) -> _core.RankGroup:
         assert self._group is not None, "a runner began the group"
@@ -277,8 +302,10 @@ class LeadTransformer(Transformer):
             super().copy_states(states, moves)
 
 
-def _end(group: _core.RankGroup, others: OtherRanks) -> None:
+def _end(group: _core.RankGroup, others: OtherRanks, devices: DeviceGather | None) -> None:
     # A fork of this process shares the group, and may end while it goes on.
     if others.is_owner:
         group.close()
+        if devices is not None:
+            devices.leave()
         others.close()

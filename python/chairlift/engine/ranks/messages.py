@@ -24,6 +24,7 @@ class Kind(IntEnum):
     COPY_BLOCKS = 2
     COPY_STATES = 3
     SET_ADAPTER = 4
+    SET_BLOCKS = 5
 
 
 def max_numbers(shape: RunnerShape) -> int:
@@ -67,7 +68,7 @@ def logits_message(first: int, count: int) -> Tensor:
 
 
 def copy_message(kind: Kind, pairs: Tensor) -> Tensor:
-    """Return the message about blocks or states that are copied, int32 `[N, 2]`."""
+    """Return the message about pairs of numbers, int32 `[N, 2]`, such as blocks to be copied."""
     return torch.cat([torch.tensor([kind], dtype=torch.int32), pairs.flatten()])
 
 

@@ -29,9 +29,11 @@ END_S: Final = 5.0
 READY: Final = "ready"
 """What a rank writes when it takes messages; another line says what is wrong."""
 
+RANK_MODULE: Final = "chairlift.engine.loading.rank_process"
+"""Its `main` is the process of a rank."""
 _MAIN: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.stdin.readline());"
-    "from chairlift.engine.loading.rank_process import main; main(json.loads(sys.stdin.readline()))"
+    "import importlib, json, sys; sys.path[:] = json.loads(sys.stdin.readline());"
+    "importlib.import_module(sys.argv[1]).main(json.loads(sys.stdin.readline()))"
 )
 
 _log = logging.getLogger(__name__)
@@ -45,15 +47,18 @@ class RankProcesses:
         settings: Sequence[dict[str, Any]],
         descriptor: int,
         on_death: Callable[[int], None],
+        module: str = RANK_MODULE,
     ) -> None:
         """Start the thread, which starts the processes.
 
         Args:
-            settings: What `rank_process.main` gets, of each rank.
+            settings: What `main` gets, of each rank.
             descriptor: The segment, which they inherit.
             on_death: Called on the thread with the rank of a process that ended before `close`.
+            module: Has `main`, as `rank_process` does.
         """
         self._settings = settings
+        self._module = module
         self._descriptor = descriptor
         self._on_death = on_death
         self._owner = os.getpid()
@@ -144,7 +149,7 @@ class RankProcesses:
     def _start(self, settings: dict[str, Any], adapters: int) -> "subprocess.Popen[str]":
         settings = {**settings, "adapters": adapters}
         process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _MAIN],
+            [sys.executable, "-I", "-c", _MAIN, self._module],
             pass_fds=[self._descriptor, adapters],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,16 +1,28 @@
 """A device as the engine uses it beside its kernels: memory, streams, and recorded launches."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
+from torch.distributed.distributed_c10d import Store
 
 from chairlift.kernels.cuda.build import OnKernelBuilt, architecture_of, build
 from chairlift.kernels.cuda.launch import CudaLauncher, cuda_launcher
 from chairlift.kernels.cuda.sources import ModelKernels
+
+_NCCL_SETTINGS: Final = {
+    # Ranks of one machine meet on the loopback interface, which no other machine reaches.
+    "NCCL_SOCKET_IFNAME": "lo",
+    # PyTorch's own watches end the process where a rank is lost; the engine goes on.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""The environment of NCCL, where the user has set nothing else."""
 
 
 class Event(Protocol):
@@ -27,6 +39,16 @@ class Recorder(Protocol):
         """Record launches; return a function that replays all at once, on the same memory."""
 
 
+class Collectives(Protocol):
+    """What the devices of several processes do together: a backend of `torch.distributed`."""
+
+    def _allgather_base(self, output: Tensor, part: Tensor, /) -> Any:  # noqa: ANN401, a `Work`
+        """Write the parts `[N]` of all processes to `output` `[num_ranks * N]`, in order."""
+
+    def abort(self) -> None:
+        """End what waits for others; it may return late."""
+
+
 class Accelerator(Protocol):
     """A device that runs launches beside the thread that makes them, in their order.
 
@@ -39,6 +61,21 @@ class Accelerator(Protocol):
     @property
     def device(self) -> torch.device:
         """Where its tensors are."""
+
+    @property
+    def num_devices(self) -> int:
+        """Return how many such devices the machine has."""
+
+    def connect(self, store: Store, rank: int, num_ranks: int, timeout_s: float) -> Collectives:
+        """Begin to meet the devices of other processes; the first operation may wait for all.
+
+        Args:
+            store: Where they find one another.
+            rank: Number of this process.
+            num_ranks: How many there are.
+            timeout_s: How long an operation takes at most, where there is a bound: a device that
+                works beside its caller has none.
+        """
 
     def load(self, kernels: ModelKernels, on_progress: OnKernelBuilt | None = None) -> None:
         """Make the kernels of a model ready to launch."""
@@ -82,6 +119,23 @@ class CudaDevice:
         self._recorder: CudaRecorder | None = None
         # PyTorch's streams do not wait for the default stream by themselves.
         self._side: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    @property
+    def num_devices(self) -> int:
+        """Return how many GPUs PyTorch finds."""
+        return torch.cuda.device_count()
+
+    def connect(self, store: Store, rank: int, num_ranks: int, timeout_s: float) -> Collectives:
+        """Begin to meet by NCCL; see `Accelerator.connect`."""
+        from torch.distributed.distributed_c10d import ProcessGroupNCCL
+
+        for name, value in _NCCL_SETTINGS.items():
+            os.environ.setdefault(name, value)
+        # It is of the thread, and NCCL takes the current one.
+        torch.cuda.set_device(self.device)
+        backend: Any = ProcessGroupNCCL  # its stubs know no timeout
+        collectives: Collectives = backend(store, rank, num_ranks, timedelta(seconds=timeout_s))
+        return collectives
 
     def load(self, kernels: ModelKernels, on_progress: OnKernelBuilt | None = None) -> None:
         """Compile what is not on disk, and load it.

@@ -26,6 +26,7 @@ from chairlift.model.forward.kv_cache import kv_bytes_per_block, plan_blocks, pl
 from chairlift.model.lora.load import adapter_bytes
 from chairlift.model.parts.buffers import buffer_bytes
 from chairlift.model.parts.recurrent import kv_share, num_states, plan_snapshots, state_bytes
+from chairlift.model.specs.share import widest_gather
 from chairlift.model.weights.layers import stream_dtype
 from chairlift.model.weights.sizes import WeightSizes
 
@@ -132,6 +133,8 @@ def plan_memory(
     weights = sizes.total()
     stream = stream_dtype(model, settings.quantize, backend.kernels)
     activation_bytes = _activation_bytes(settings, model, stream, backend.kernels)
+    if is_dedicated and model.share is not None:
+        activation_bytes += _gather_bytes(settings, model)
     if is_dedicated and memory is not None:
         left = max(0, int(memory * _DEDICATED_FRACTION) - weights - activation_bytes)
         left = kv_share(settings, model.spec, left)
@@ -157,6 +160,14 @@ def plan_memory(
         num_state_snapshots=num_snapshots,
         is_dedicated=is_dedicated,
     )
+
+
+def _gather_bytes(settings: EngineConfig, model: ModelConfig) -> int:
+    """Return the bytes of what ranks gather on a GPU: two layers' scratch, and what is sent."""
+    num_tokens = settings.max_num_batched_tokens
+    num_rows = min(settings.max_num_seqs, num_tokens)
+    of_layers = num_tokens * widest_gather(model.stored_spec)
+    return (4 * of_layers + 2 * num_rows * model.spec.vocab_size) * _FLOAT32
 
 
 def _adapter_bytes(settings: EngineConfig, model: ModelConfig) -> int:

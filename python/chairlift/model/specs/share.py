@@ -103,6 +103,19 @@ class Share:
         return replace(mlp, intermediate_size=self.width(mlp.intermediate_size))
 
 
+def widest_gather(spec: ModelSpec) -> int:
+    """Return the most numbers of a token that ranks gather amid a layer of a whole model."""
+    widths = [spec.hidden_size, *(attention.query_size for attention in spec.attentions)]
+    for layer in spec.layers:
+        if layer.dense is not None:
+            widths.append(layer.dense.intermediate_size)
+        if layer.recurrent is not None:
+            widths.append(layer.recurrent.mixed_size)
+        if layer.experts is not None:
+            widths.append(layer.experts.top_k * layer.experts.intermediate_size)
+    return max(widths)
+
+
 def split_unsupported_reason(spec: ModelSpec, num_ranks: int) -> str | None:
     """Return what keeps a model from being split over ranks; None if nothing does."""
     if spec.bidirectional:
