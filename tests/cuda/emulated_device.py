@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import torch
 from chairlift.engine.engine import Engine
 from chairlift.engine.loading.load import load_model
 from chairlift.kernels.cuda.launch import Argument, Grid, install
+from torch.distributed.distributed_c10d import ProcessGroupGloo, Store
 
 from tests.cuda import emulation
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 NUM_RESIDENT = 3
 """Blocks that run at once; a work list has to be walked by few."""
+
+
+RANK_MODULE = "tests.cuda.emulated_rank"
+"""Has the process of another rank."""
 
 
 class EmulatedLauncher:
@@ -67,7 +73,8 @@ class EmulatedDevice:
 
     device = torch.device("cpu")
 
-    def __init__(self) -> None:
+    def __init__(self, num_devices: int = 2) -> None:
+        self.num_devices = num_devices
         self.num_replays = 0
         self.num_launches = 0
         self.side_stream_after = 0
@@ -78,6 +85,15 @@ class EmulatedDevice:
 
     def load(self, kernels: ModelKernels, on_progress: object = None) -> None:
         install(self.device, EmulatedLauncher(kernels, self._give))
+
+    def connect(
+        self, store: Store, rank: int, num_ranks: int, timeout_s: float
+    ) -> ProcessGroupGloo:
+        """Meet by gloo: the same interface, with tensors of the CPU; its caller waits."""
+        options = ProcessGroupGloo._Options()
+        options._devices = [ProcessGroupGloo.create_device(interface="lo")]
+        options._timeout = timedelta(seconds=timeout_s)
+        return ProcessGroupGloo(store, rank, num_ranks, options)
 
     def _give(self, launch: Callable[[], None]) -> None:
         if self._is_on_side:
@@ -146,8 +162,12 @@ class EmulatedEngine(Engine):
     """An engine on an emulated GPU."""
 
     def __init__(
-        self, model: str | Path, accelerator: EmulatedDevice | None = None, **settings: object
+        self,
+        model: str | Path,
+        accelerator: EmulatedDevice | None = None,
+        rank_module: str = RANK_MODULE,
+        **settings: object,
     ) -> None:
         self.accelerator = accelerator or EmulatedDevice()
-        loader = partial(load_model, accelerator=self.accelerator)
+        loader = partial(load_model, accelerator=self.accelerator, rank_module=rank_module)
         super().__init__(model, loader=loader, **settings)

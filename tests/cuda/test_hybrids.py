@@ -177,7 +177,12 @@ MODELS = {
 
 def write(folder, name):
     """Write a checkpoint, and return the same model with the same numbers."""
-    model = families.build_model(MODELS[name])
+    return write_config(folder, MODELS[name])
+
+
+def write_config(folder, config):
+    """As `write`, for a configuration."""
+    model = families.build_model(config)
     for _, parameter in families.perturbed(model):
         parameter.copy_(parameter.bfloat16())
     families.save(model, folder)

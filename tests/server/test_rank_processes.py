@@ -33,11 +33,11 @@ def spawn(tiny_folder):
         process.kill()
 
 
-def children(process_id):
+def children(process_id, module=b"rank_process"):
     """Return the processes of the ranks."""
     found = Path(f"/proc/{process_id}/task").glob("*/children")
     ids = [int(number) for path in found for number in path.read_text().split()]
-    return [i for i in ids if b"rank_process" in Path(f"/proc/{i}/cmdline").read_bytes()]
+    return [i for i in ids if module in Path(f"/proc/{i}/cmdline").read_bytes()]
 
 
 def is_gone(process_id):
@@ -78,9 +78,19 @@ async def test_sigterm_to_all_processes_finishes_running_streams_and_leaves_none
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_lost_rank_ends_the_streams_as_unavailable_and_is_replaced(spawn, number):
-    process = spawn(IMPATIENT)
+    await assert_a_lost_rank_is_replaced(spawn(IMPATIENT), number)
+
+
+async def assert_a_lost_rank_is_replaced(process, number, module=b"rank_process"):
+    """Send a signal to the rank amid a stream: the stream ends, and another rank serves the next.
+
+    Args:
+        process: The server.
+        number: The signal.
+        module: Name of the module of its rank.
+    """
     address = await process.ready()
-    (rank,) = children(process.popen.pid)
+    (rank,) = children(process.popen.pid, module)
     async with grpc.aio.insecure_channel(address) as channel:
         stub = generation_pb2_grpc.GenerationServiceStub(channel)
         call = stub.Generate()
@@ -89,7 +99,7 @@ async def test_a_lost_rank_ends_the_streams_as_unavailable_and_is_replaced(spawn
         os.kill(rank, number)
         (failed,) = [e for e in await next_event(call, "failed") if e.HasField("failed")]
         assert failed.failed.error.reason == "ENGINE_DOWN"
-        await until(lambda: is_gone(rank) and len(children(process.popen.pid)) == 1)
+        await until(lambda: is_gone(rank) and len(children(process.popen.pid, module)) == 1)
 
         async def serves():
             again = stub.Generate()
