@@ -178,8 +178,8 @@ class EngineConfig(BaseModel):
     """Threads of the kernels; default: the cores this process may use."""
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that compute the model together, each some columns of every layer: the same
-    answers; on one machine they share the threads and the memory that the settings name. See
-    docs/internals/ranks.md."""
+    answers; on one machine they share the threads and the memory that the settings name, and each
+    has a GPU with device cuda (never run on a GPU). See docs/internals/ranks.md."""
     rank_listen: str | None = None
     """Address on which the other processes join from other hosts (`chairlift rank`), such as
     0.0.0.0:50070, on a private network: what they send is not encrypted; default: all are on this
