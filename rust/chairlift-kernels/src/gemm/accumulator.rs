@@ -54,16 +54,21 @@ impl<'a, P> Panel<'a, P> {
         let (next, tiles) = match self.ahead {
             Ahead::Bytes(offset) => (start.wrapping_byte_offset(offset), 1),
             Ahead::NextPanel { tile, tiles } => {
-                let part = tile * (rest.len() / width) / tiles * width;
-                (start.wrapping_add(rest.len() + part), tiles)
+                // By pieces: lines are few where they are long.
+                let pieces = size_of_val(rest) / piece::<P>(width);
+                let part = tile * pieces / tiles * piece::<P>(width);
+                let next = start.wrapping_add(rest.len()).wrapping_byte_add(part);
+                (next, tiles)
             }
         };
+        let every = tiles * piece::<P>(width);
         PanelLines {
             rest,
             width,
             next,
-            read: 0,
-            every: tiles * piece::<P>(width),
+            // A piece at once: rounded up, the pieces of a tile reach those of the next one.
+            read: every - piece::<P>(width),
+            every,
         }
     }
 }
@@ -256,6 +261,35 @@ pub(crate) use with_rows;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tiles_ask_for_all_of_the_next_panel() {
+        let units = vec![0_u32; 8 * 1056];
+        // Lines of a layer in bf16, of groups that have a scale each, and of spans.
+        for width in [32, 264, 1056] {
+            for tiles in 2..40 {
+                let mut asked = units.as_ptr_range().end.addr();
+                for tile in 0..tiles {
+                    let ahead = Ahead::NextPanel { tile, tiles };
+                    let units = &units;
+                    let mut lines = Panel { units, ahead }.lines(width);
+                    assert!(
+                        lines.next.addr() <= asked,
+                        "tile {tile} of {tiles}, {width} units"
+                    );
+                    while let Some(line) = lines.next_line() {
+                        lines.prefetch_next(line.len());
+                    }
+                    asked = lines.next.addr();
+                }
+                let end = units.as_ptr_range().end.addr() + size_of_val(&units[..]);
+                assert!(
+                    (end..=end + 4 * CACHE_LINE).contains(&asked),
+                    "{tiles} tiles, {width} units"
+                );
+            }
+        }
+    }
 
     #[test]
     fn tiles_cover_the_rows_and_are_balanced() {
