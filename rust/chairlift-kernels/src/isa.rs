@@ -116,8 +116,8 @@ pub trait Isa: Integers + Send + Sync {
 
     /// The largest magnitude of some numbers; NaN if one is.
     #[inline(always)]
-    fn largest_magnitude(numbers: &[f32; 32]) -> f32 {
-        portable::largest_magnitude(numbers)
+    fn largest_magnitude(numbers: &[[f32; 32]]) -> f32 {
+        portable::largest_magnitude(numbers.as_flattened())
     }
 
     /// Numbers times a factor, as [`portable::round_to_byte`] rounds the products.
@@ -128,8 +128,12 @@ pub trait Isa: Integers + Send + Sync {
 
     /// The sum of some bytes.
     #[inline(always)]
-    fn sum_bytes(bytes: &[i8; 32]) -> i32 {
-        portable::sum_bytes(bytes)
+    fn sum_bytes(bytes: &[[i8; 32]]) -> i32 {
+        let mut sum = 0;
+        for bytes in bytes {
+            sum += portable::sum_bytes(bytes);
+        }
+        sum
     }
 
     /// Whether `add_pair_dot` is one instruction.
@@ -170,18 +174,18 @@ mod tests {
     use crate::isa::dispatch::{Kernel, dispatch};
     use crate::{Element, bf16};
 
-    /// What is done to a group of inputs before it is multiplied.
-    struct Group([f32; 32]);
+    /// What is done to groups of inputs before they are multiplied.
+    struct Groups([[f32; 32]; 3]);
 
-    impl Kernel for Group {
-        type Output = (u32, [i8; 32], i32, Vec<u32>);
+    impl Kernel for Groups {
+        type Output = (u32, [[i8; 32]; 3], i32, Vec<u32>);
 
         #[inline(always)]
         fn run<I: Isa>(self) -> Self::Output {
-            let bytes = I::round_to_bytes(&self.0, 3.7);
+            let bytes = self.0.map(|numbers| I::round_to_bytes(&numbers, 3.7));
             let mut mixed = Vec::new();
             for start in (0..32).step_by(I::LANES) {
-                let numbers = I::load(&self.0[start..]);
+                let numbers = I::load(&self.0[1][start..]);
                 let numbers = I::add_pairs::<2>(I::add_pairs::<1>(numbers));
                 let numbers = I::add_pairs::<4>(numbers);
                 let lanes = I::sub_lanes(I::add_lanes(numbers, numbers), numbers);
@@ -203,8 +207,10 @@ mod tests {
         let mut infinite = ramp;
         infinite[17] = f32::NEG_INFINITY;
         for numbers in [ramp, halves, lowest, [0.0; 32], [-0.0; 32], infinite] {
-            let expected = Group(numbers).run::<Portable>();
-            let found = dispatch(Group(numbers));
+            let smaller = numbers.map(|number| number / 2.0);
+            let groups = [smaller, numbers, smaller];
+            let expected = Groups(groups).run::<Portable>();
+            let found = dispatch(Groups(groups));
             assert_eq!(found.0, expected.0, "the largest of {numbers:?}");
             if numbers.iter().all(|number| number.is_finite()) {
                 assert_eq!(found, expected, "{numbers:?}");
@@ -216,7 +222,8 @@ mod tests {
     fn a_number_that_is_none_is_the_largest_magnitude() {
         let mut numbers = [f32::INFINITY; 32];
         numbers[5] = f32::NAN;
-        assert!(f32::from_bits(dispatch(Group(numbers)).0).is_nan());
+        let groups = [[1.0; 32], numbers, [2.0; 32]];
+        assert!(f32::from_bits(dispatch(Groups(groups)).0).is_nan());
     }
 
     struct Dot([f32; 16], u32, [u32; 16]);

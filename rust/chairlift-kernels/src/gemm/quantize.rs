@@ -76,24 +76,17 @@ pub(crate) fn round_chunk<'b, T: Element>(
     integers
 }
 
-/// The sum of the integers of a group or fewer, exactly.
+/// The sum of integers, exactly.
 #[inline(always)]
 pub(crate) fn sum<I: Isa>(integers: &[i8]) -> i32 {
-    match integers.try_into() {
-        Ok(group) => I::sum_bytes(group),
-        Err(_) => sum_bytes(integers),
-    }
+    let (groups, rest) = integers.as_chunks();
+    I::sum_bytes(groups) + sum_bytes(rest)
 }
 
 /// The scale that groups of inputs share.
 #[inline(always)]
 pub(crate) fn shared_scale<I: Isa>(groups: &[[f32; GROUP]]) -> Scale {
-    let mut largest = 0;
-    for group in groups {
-        // By bits, in whose order NaN is the largest.
-        largest = largest.max(I::largest_magnitude(group).to_bits());
-    }
-    scale_to(f32::from_bits(largest))
+    scale_to(I::largest_magnitude(groups))
 }
 
 /// A group of inputs as integers.

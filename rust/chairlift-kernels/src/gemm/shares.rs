@@ -4,9 +4,9 @@
 //!
 //! ```text
 //!   panels                  0 . . . . . . . . . . . . . . .        four threads
-//!   fewer than 192 rows     [ first ][second ][ third ][fourth ]     all rows
+//!   fewer than 48 rows      [ first ][second ][ third ][fourth ]     all rows
 //!
-//!   192 rows or more        [     first      ][     second     ]     one half of the rows
+//!   48 rows or more         [     first      ][     second     ]     one half of the rows
 //!                           [     third      ][     fourth     ]     the other
 //!
 //!   several layers          [   rows of a    ][   of b   ][   c  ]   a thread takes panels that follow each other,
@@ -29,6 +29,9 @@ pub(crate) const GRAIN: usize = 1 << 17;
 
 /// Rows for which it pays to read all weights once more: computing with them takes longer by far.
 const ROWS_PER_READER: usize = 96;
+
+/// Rows for which it pays to read all weights twice: a thread that takes half of the rows packs half as many inputs.
+const ROWS_OF_TWO_READERS: usize = 48;
 
 /// Rows that take as long to compute with as it takes to read the weights, about.
 const ROWS_PER_READING: usize = 8;
@@ -111,7 +114,8 @@ pub(crate) fn split_layers<O: Element>(
 
 /// How often all panels are read, each time by as many threads, for other rows.
 fn num_readers(num_rows: usize, threads: usize) -> usize {
-    let max_readers = (num_rows / ROWS_PER_READER).clamp(1, threads);
+    let least = if num_rows < ROWS_OF_TWO_READERS { 1 } else { 2 };
+    let max_readers = (num_rows / ROWS_PER_READER).max(least).min(threads);
     let mut counts = (1..=max_readers).rev();
     counts
         .find(|&count| threads.is_multiple_of(count))

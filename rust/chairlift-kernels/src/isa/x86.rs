@@ -21,8 +21,8 @@ use std::arch::x86_64::{
     _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
     _mm512_mask_blend_ps, _mm512_mask_sub_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_ps,
     _mm512_permute_ps, _mm512_permutex2var_epi16, _mm512_reduce_max_epu32, _mm512_reduce_ps,
-    _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
+    _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
+    _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
 };
 use std::mem::transmute;
 
@@ -106,8 +106,8 @@ macro_rules! implement {
             }
 
             #[inline(always)]
-            fn sum_bytes(bytes: &[i8; 32]) -> i32 {
-                // SAFETY: see the macro; every set has AVX2, and the array is as long as its register.
+            fn sum_bytes(bytes: &[[i8; 32]]) -> i32 {
+                // SAFETY: see the macro; every set has AVX2.
                 unsafe { sum_bytes(bytes) }
             }
 
@@ -181,19 +181,18 @@ fn upper_of_rounded(numbers: __m256) -> __m256i {
 /// By halves, as they are stored: a load of both would wait until both stores are in the cache.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn sum_bytes(bytes: &[i8; 32]) -> i32 {
-    let sums = |bytes: *const i8| {
-        // SAFETY: each half of the array is as long as the register.
-        let bytes = unsafe { _mm_loadu_si128(bytes.cast()) };
-        _mm_sad_epu8(
-            _mm_xor_si128(bytes, _mm_set1_epi8(-128)),
-            _mm_setzero_si128(),
-        )
-    };
-    let (low, high) = bytes.split_at(16);
-    let sums = _mm_add_epi64(sums(low.as_ptr()), sums(high.as_ptr()));
+fn sum_bytes(bytes: &[[i8; 32]]) -> i32 {
+    let (halves, _) = bytes.as_flattened().as_chunks::<16>();
+    let mut sums = _mm_setzero_si128();
+    for half in halves {
+        // SAFETY: a half is as long as the register.
+        let bytes = unsafe { _mm_loadu_si128(half.as_ptr().cast()) };
+        // 128 more than each integer.
+        let bytes = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
+        sums = _mm_add_epi64(sums, _mm_sad_epu8(bytes, _mm_setzero_si128()));
+    }
     let sum = _mm_add_epi64(sums, _mm_unpackhi_epi64(sums, sums));
-    _mm_cvtsi128_si32(sum) - 32 * 128
+    _mm_cvtsi128_si32(sum) - 16 * 128 * halves.len() as i32
 }
 
 // 12 accumulators, 2 of B, 1 of a row and the mask are 16 registers.
@@ -313,13 +312,17 @@ implement!(
     }
 
     #[inline(always)]
-    fn largest_magnitude(numbers: &[f32; 32]) -> f32 {
-        // SAFETY: see the macro; the array is two registers.
+    fn largest_magnitude(numbers: &[[f32; 32]]) -> f32 {
+        // SAFETY: see the macro; an array is two registers.
         unsafe {
             let magnitude = _mm512_set1_epi32(i32::MAX);
-            let first = _mm512_and_si512(_mm512_loadu_si512(numbers.as_ptr().cast()), magnitude);
-            let second = _mm512_loadu_si512(numbers.as_ptr().add(16).cast());
-            let largest = _mm512_max_epu32(first, _mm512_and_si512(second, magnitude));
+            let mut largest = _mm512_setzero_si512();
+            for numbers in numbers {
+                let first = _mm512_loadu_si512(numbers.as_ptr().cast());
+                let second = _mm512_loadu_si512(numbers.as_ptr().add(16).cast());
+                largest = _mm512_max_epu32(largest, _mm512_and_si512(first, magnitude));
+                largest = _mm512_max_epu32(largest, _mm512_and_si512(second, magnitude));
+            }
             f32::from_bits(_mm512_reduce_max_epu32(largest))
         }
     }

@@ -3,7 +3,7 @@
 use crate::{
     Element,
     gemm::{
-        quantize::{GROUP, round_group, shared_scale, sum},
+        quantize::{GROUP, MAX_SPAN, round_group, shared_scale, sum},
         quants::Quants,
         weight_format::Format,
     },
@@ -78,27 +78,24 @@ fn pack_span<I: Isa, F: Format>(span: &[[f32; GROUP]], words: &mut [u32]) {
     let scale = shared_scale::<I>(span);
     let (head, words) = words.split_at_mut(head_words::<F>());
     head[0] = scale.unit.to_bits();
-    let mut corrections = [0_u32; 2];
-    for group in 0..F::SPAN {
-        let (numbers, len) = (&span[group], F::Quants::input_words::<I>());
-        let words = &mut words[group * len..][..len];
-        // From memory: a compiler that has bytes in registers picks them out one by one.
-        let integers = round_group::<I>(numbers, scale);
-        let integers = &opaque(std::slice::from_ref(&integers))[0];
-        for part in 0..F::PARTS {
-            let len = GROUP / F::PARTS;
-            let integers = &integers[part * len..(part + 1) * len];
-            let correction = if F::HAS_MINIMA {
-                (sum::<I>(integers) as f32 * scale.unit).to_bits()
-            } else {
-                F::Quants::start::<I>(F::OFFSET, integers)
-            };
-            // Starts are integers; with minima a span is one group.
-            corrections[part] = corrections[part].wrapping_add(correction);
-            if group + 1 == F::SPAN {
-                head[1 + part] = corrections[part];
-            }
-        }
+    let mut integers = [[0; GROUP]; MAX_SPAN];
+    for (integers, numbers) in integers.iter_mut().zip(span) {
+        *integers = round_group::<I>(numbers, scale);
+    }
+    // From memory: a compiler that has bytes in registers picks them out one by one.
+    let integers = opaque(&integers[..F::SPAN]);
+    let of_parts = integers
+        .as_flattened()
+        .chunks_exact(F::SPAN * GROUP / F::PARTS);
+    for (correction, integers) in head[1..].iter_mut().zip(of_parts) {
+        *correction = if F::HAS_MINIMA {
+            (sum::<I>(integers) as f32 * scale.unit).to_bits()
+        } else {
+            F::Quants::start::<I>(F::OFFSET, integers)
+        };
+    }
+    let len = F::Quants::input_words::<I>();
+    for (words, integers) in words.chunks_exact_mut(len).zip(integers) {
         F::Quants::pack_inputs::<I>(integers, words);
     }
 }
