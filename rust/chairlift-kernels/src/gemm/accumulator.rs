@@ -263,28 +263,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_ask_for_all_of_the_next_panel() {
+    fn tiles_prefetch_all_of_the_next_panel() {
         let units = vec![0_u32; 8 * 1056];
         // Lines of a layer in bf16, of groups that have a scale each, and of spans.
         for width in [32, 264, 1056] {
             for tiles in 2..40 {
-                let mut asked = units.as_ptr_range().end.addr();
+                let mut prefetched = units.as_ptr_range().end.addr();
                 for tile in 0..tiles {
                     let ahead = Ahead::NextPanel { tile, tiles };
                     let units = &units;
                     let mut lines = Panel { units, ahead }.lines(width);
                     assert!(
-                        lines.next.addr() <= asked,
+                        lines.next.addr() <= prefetched,
                         "tile {tile} of {tiles}, {width} units"
                     );
                     while let Some(line) = lines.next_line() {
                         lines.prefetch_next(line.len());
                     }
-                    asked = lines.next.addr();
+                    prefetched = lines.next.addr();
                 }
                 let end = units.as_ptr_range().end.addr() + size_of_val(&units[..]);
                 assert!(
-                    (end..=end + 4 * CACHE_LINE).contains(&asked),
+                    (end..=end + 4 * CACHE_LINE).contains(&prefetched),
                     "{tiles} tiles, {width} units"
                 );
             }

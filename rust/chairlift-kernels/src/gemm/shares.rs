@@ -114,8 +114,8 @@ pub(crate) fn split_layers<O: Element>(
 
 /// How often all panels are read, each time by as many threads, for other rows.
 fn num_readers(num_rows: usize, threads: usize) -> usize {
-    let least = if num_rows < ROWS_OF_TWO_READERS { 1 } else { 2 };
-    let max_readers = (num_rows / ROWS_PER_READER).max(least).min(threads);
+    let min_readers = if num_rows < ROWS_OF_TWO_READERS { 1 } else { 2 };
+    let max_readers = (num_rows / ROWS_PER_READER).max(min_readers).min(threads);
     let mut counts = (1..=max_readers).rev();
     counts
         .find(|&count| threads.is_multiple_of(count))

@@ -10,19 +10,19 @@ use std::arch::x86_64::{
     __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _CMP_UNORD_Q,
     _MM_FROUND_TO_NEG_INF, _mm_add_epi64, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_sad_epu8,
     _mm_set1_epi8, _mm_setzero_si128, _mm_unpackhi_epi64, _mm_xor_si128, _mm256_add_epi32,
-    _mm256_add_ps, _mm256_and_si256, _mm256_blend_ps, _mm256_blendv_ps, _mm256_castps_si256,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_movemask_ps,
-    _mm256_mul_ps, _mm256_or_si256, _mm256_packus_epi32, _mm256_permute_ps, _mm256_permute2f128_ps,
+    _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps,
+    _mm256_cmp_ps, _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps,
+    _mm256_or_si256, _mm256_packus_epi32, _mm256_permute_ps, _mm256_permute2f128_ps,
     _mm256_permute4x64_epi64, _mm256_set_m128i, _mm256_set1_epi32, _mm256_set1_ps,
     _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
     _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
     _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh,
     _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_blend_ps, _mm512_mask_sub_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_ps,
-    _mm512_permute_ps, _mm512_permutex2var_epi16, _mm512_reduce_max_epu32, _mm512_reduce_ps,
-    _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
-    _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
+    _mm512_mask_blend_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_ps, _mm512_permute_ps,
+    _mm512_permutex2var_epi16, _mm512_reduce_max_epu32, _mm512_reduce_ps, _mm512_scalef_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4,
+    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
 };
 use std::mem::transmute;
 
@@ -31,6 +31,19 @@ const UPPER_HALVES: [u16; 32] = [
     1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47, 49,
     51, 53, 55, 57, 59, 61, 63,
 ];
+
+/// What the number of each lane is multiplied with before [`Isa::add_pairs`] adds it to that of the other lane.
+const fn signs<const DISTANCE: usize, const LANES: usize>() -> [f32; LANES] {
+    let mut signs = [1.0; LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        if lane & DISTANCE != 0 {
+            signs[lane] = -1.0;
+        }
+        lane += 1;
+    }
+    signs
+}
 
 /// 256-bit registers.
 #[derive(Clone, Copy)]
@@ -241,12 +254,9 @@ implement!(
                 2 => _mm256_permute_ps::<0b01_00_11_10>(vector),
                 _ => _mm256_permute2f128_ps::<1>(vector, vector),
             };
-            let (sums, differences) = (_mm256_add_ps(other, vector), _mm256_sub_ps(other, vector));
-            match DISTANCE {
-                1 => _mm256_blend_ps::<0b1010_1010>(sums, differences),
-                2 => _mm256_blend_ps::<0b1100_1100>(sums, differences),
-                _ => _mm256_blend_ps::<0b1111_0000>(sums, differences),
-            }
+            // Exact products: one rounding, as of a sum or a difference.
+            let signs = const { &signs::<DISTANCE, 8>() };
+            _mm256_fmadd_ps(vector, _mm256_loadu_ps(signs.as_ptr()), other)
         }
     }
 
@@ -301,13 +311,15 @@ implement!(
     fn add_pairs<const DISTANCE: usize>(vector: __m512) -> __m512 {
         // SAFETY: see the macro.
         unsafe {
-            let (other, upper) = match DISTANCE {
-                1 => (_mm512_permute_ps::<0b10_11_00_01>(vector), 0xaaaa),
-                2 => (_mm512_permute_ps::<0b01_00_11_10>(vector), 0xcccc),
-                4 => (_mm512_shuffle_f32x4::<0b10_11_00_01>(vector, vector), 0xf0f0),
-                _ => (_mm512_shuffle_f32x4::<0b01_00_11_10>(vector, vector), 0xff00),
+            let other = match DISTANCE {
+                1 => _mm512_permute_ps::<0b10_11_00_01>(vector),
+                2 => _mm512_permute_ps::<0b01_00_11_10>(vector),
+                4 => _mm512_shuffle_f32x4::<0b10_11_00_01>(vector, vector),
+                _ => _mm512_shuffle_f32x4::<0b01_00_11_10>(vector, vector),
             };
-            _mm512_mask_sub_ps(_mm512_add_ps(other, vector), upper, other, vector)
+            // Exact products: one rounding, as of a sum or a difference.
+            let signs = const { &signs::<DISTANCE, 16>() };
+            _mm512_fmadd_ps(vector, _mm512_loadu_ps(signs.as_ptr()), other)
         }
     }
 
