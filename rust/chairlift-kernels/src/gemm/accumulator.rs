@@ -155,6 +155,8 @@ pub(crate) enum TileKind {
     Pairs,
     /// Sums of the integers of a group, and totals of numbers.
     Groups,
+    /// The same of groups that share their scale.
+    Spans,
 }
 
 impl TileKind {
@@ -164,13 +166,15 @@ impl TileKind {
             Self::Floats => I::ROWS,
             // 28 sums, 2 of weights and 1 of a row are 31 registers of 32.
             Self::Pairs => 14,
-            Self::Groups => I::INTEGER_ROWS,
+            // Totals that have no register are needed once in 32 dot products of a sum.
+            Self::Spans if I::HAS_DOT => 8,
+            Self::Groups | Self::Spans => I::INTEGER_ROWS,
         }
     }
 
     /// Whether sums come by [`crate::isa::integers::Integers::add_dot`].
     pub(crate) const fn uses_dot(self) -> bool {
-        matches!(self, Self::Groups)
+        matches!(self, Self::Groups | Self::Spans)
     }
 }
 

@@ -264,7 +264,11 @@ struct GroupedProduct<'a, F> {
 impl<F: Format> Product for GroupedProduct<'_, F> {
     type Unit = u32;
 
-    const TILE: TileKind = TileKind::Groups;
+    const TILE: TileKind = if F::SPAN > 1 {
+        TileKind::Spans
+    } else {
+        TileKind::Groups
+    };
 
     #[inline(always)]
     fn units_per_row<I: Isa>(&self) -> usize {
