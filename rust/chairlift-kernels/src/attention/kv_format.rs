@@ -108,22 +108,19 @@ pub fn pack_int8<T: Element>(head: &mut [i8], token: usize, key: &[T], value: &[
     let (codes, scales) = head.split_at_mut(head.len() - SCALES);
     let (keys, values) = codes.split_at_mut(codes.len() / 2);
     let (key_scales, value_scales) = scales.split_at_mut(HALF_SCALES);
-    let scale = pack_half(keys, key, |d| kv_layout::key_index::<T>(token, d));
+    let mut codes = [0; CHUNK];
+    let scale = round_half(key, &mut codes);
+    kv_layout::put_key::<T, i8>(keys, token, &codes[..key.len()]);
     put_scale(key_scales, token, scale);
-    let scale = pack_half(values, value, |d| {
-        kv_layout::value_index::<T>(token, d, value.len())
-    });
+    let scale = round_half(value, &mut codes);
+    kv_layout::put_value::<T, i8>(values, token, &codes[..value.len()]);
     put_scale(value_scales, token, scale);
 }
 
-/// Writes the codes of a key or a value to their places, and gives their scale.
-fn pack_half<T: Element>(codes: &mut [i8], numbers: &[T], place: impl Fn(usize) -> usize) -> f32 {
+/// Rounds a key or a value to codes, and gives their scale.
+fn round_half<T: Element>(numbers: &[T], codes: &mut [i8; CHUNK]) -> f32 {
     let scale = scale_int8(numbers);
-    let mut rounded = [0; CHUNK];
-    let rounded = &round_chunk(numbers, scale, &mut rounded)[..numbers.len()];
-    for (d, &code) in rounded.iter().enumerate() {
-        codes[place(d)] = code;
-    }
+    round_chunk(numbers, scale, codes);
     scale.unit
 }
 

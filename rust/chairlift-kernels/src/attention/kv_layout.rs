@@ -129,30 +129,46 @@ pub fn check_block_size(block_size: usize) -> Result<(), ArgumentError> {
     expect_equal("block_size", "the only size", BLOCK_SIZE, block_size)
 }
 
-/// Index in the key half of coordinate `d` of token `token`.
+/// Writes the key and value of one token to its place in one head of a block.
+pub fn pack<T: Element>(head: &mut [T], token: usize, key: &[T], value: &[T]) {
+    let (keys, values) = head.split_at_mut(head.len() / 2);
+    put_key::<T, T>(keys, token, key);
+    put_value::<T, T>(values, token, value);
+}
+
+/// Puts a key, as numbers or codes, to its place in the keys of a block that is laid out for `T`.
 #[inline(always)]
-pub fn key_index<T: Element>(token: usize, d: usize) -> usize {
+pub(super) fn put_key<T: Element, C: Copy>(keys: &mut [C], token: usize, key: &[C]) {
+    let depth = T::Packed::DEPTH;
+    // By lines whose length the compiler knows, so that no place is checked for each number.
+    let units = key.chunks_exact(depth);
+    for (line, unit) in keys.chunks_exact_mut(BLOCK_SIZE * depth).zip(units) {
+        line[token * depth..][..depth].copy_from_slice(unit);
+    }
+}
+
+/// Puts a value to its place in the values of a block.
+#[inline(always)]
+pub(super) fn put_value<T: Element, C: Copy>(values: &mut [C], token: usize, value: &[C]) {
+    let depth = T::Packed::DEPTH;
+    let line = &mut values[token / depth * value.len() * depth..][..value.len() * depth];
+    for (unit, &number) in line.chunks_exact_mut(depth).zip(value) {
+        unit[token % depth] = number;
+    }
+}
+
+/// Index in the key half of coordinate `d` of token `token`.
+#[cfg(test)]
+pub(super) fn key_index<T: Element>(token: usize, d: usize) -> usize {
     let depth = T::Packed::DEPTH;
     (d / depth * BLOCK_SIZE + token) * depth + d % depth
 }
 
 /// Index in the value half of coordinate `d` of token `token`.
-#[inline(always)]
-pub fn value_index<T: Element>(token: usize, d: usize, head_dim: usize) -> usize {
+#[cfg(test)]
+pub(super) fn value_index<T: Element>(token: usize, d: usize, head_dim: usize) -> usize {
     let depth = T::Packed::DEPTH;
     (token / depth * head_dim + d) * depth + token % depth
-}
-
-/// Writes the key and value of one token to its place in one head of a block.
-#[inline(always)]
-pub fn pack<T: Element>(head: &mut [T], token: usize, key: &[T], value: &[T]) {
-    let (keys, values) = head.split_at_mut(head.len() / 2);
-    for (d, &number) in key.iter().enumerate() {
-        keys[key_index::<T>(token, d)] = number;
-    }
-    for (d, &number) in value.iter().enumerate() {
-        values[value_index::<T>(token, d, value.len())] = number;
-    }
 }
 
 /// Reads what [`pack`] wrote.
