@@ -9,6 +9,8 @@
 //!
 //! Each thread packs the rows of the input that it needs for itself (a copy that cores share costs more
 //! than it saves), then multiplies every tile of them by every panel of its share ([`crate::gemm::shares`]).
+//! Inputs that are rounded while they are packed cost more: of some rows threads pack a part each, and share it
+//! ([`multiply_packed_once`]).
 
 use crate::{
     Element,
@@ -16,10 +18,13 @@ use crate::{
     gemm::{
         accumulator::{Ahead, Sums, TileKind, balanced, with_rows},
         register_tile::{MAX_WIDTH, REGISTERS},
-        shares::Target,
+        shares::{Target, split_panels},
     },
-    isa::{Isa, dispatch::Kernel},
-    memory::{aligned::Aligned, rows::RowsMut},
+    isa::{
+        Isa,
+        dispatch::{Kernel, dispatch},
+    },
+    memory::{aligned::Aligned, disjoint::Disjoint, pool, rows::RowsMut},
 };
 use bytemuck::Zeroable;
 use std::cell::Cell;
@@ -140,44 +145,158 @@ impl<P: Product> Share<'_, P> {
                 .product
                 .pack::<I, R>(first, units));
         }
-        for panel in self.target.panels.clone() {
-            let tiles = rows.len().div_ceil(max_rows);
-            for (index, tile) in balanced(rows.len(), max_rows).enumerate() {
-                let first = rows.start + tile.start;
-                let units = &packed[tile.start * len..tile.end * len];
-                let ahead = if tiles == 1 {
-                    AHEAD
-                } else {
-                    Ahead::NextPanel { tile: index, tiles }
-                };
-                with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| {
-                    let sums = self.product.tile::<I, R>(panel, ahead, units);
-                    self.store::<I, R>(panel, first, sums);
-                });
-            }
+        multiply_packed::<I, P>(&self.product, &self.target, rows, packed);
+    }
+}
+
+/// Multiplies packed rows by the panels of a thread.
+#[inline(always)]
+fn multiply_packed<I: Isa, P: Product>(
+    product: &P,
+    target: &Target<'_>,
+    rows: Range<usize>,
+    packed: &[P::Unit],
+) {
+    let max_rows = P::TILE.max_rows::<I>();
+    let len = product.units_per_row::<I>();
+    for panel in target.panels.clone() {
+        let tiles = rows.len().div_ceil(max_rows);
+        for (index, tile) in balanced(rows.len(), max_rows).enumerate() {
+            let first = rows.start + tile.start;
+            let units = &packed[tile.start * len..tile.end * len];
+            let ahead = if tiles == 1 {
+                AHEAD
+            } else {
+                Ahead::NextPanel { tile: index, tiles }
+            };
+            with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| {
+                let sums = product.tile::<I, R>(panel, ahead, units);
+                store::<I, R>(target, panel, first, sums);
+            });
         }
     }
+}
+
+#[inline(always)]
+fn store<I: Isa, const R: usize>(
+    target: &Target<'_>,
+    panel: usize,
+    first_row: usize,
+    sums: Sums<I, R, REGISTERS>,
+) {
+    let mut rows = [[0.0; MAX_WIDTH]; R];
+    for r in 0..R {
+        for n in 0..REGISTERS {
+            I::store(sums[r][n], &mut rows[r][n * I::LANES..]);
+        }
+    }
+    target.store::<I>(panel, first_row, &rows);
+}
+
+/// Multiplies all rows by all panels; each thread packs some of the rows, and all read them.
+///
+/// Shapes: `out` `[num_rows, out_features]`, of at most [`MAX_ROWS`].
+pub(crate) fn multiply_packed_once<P: Product, O: Element>(
+    product: &P,
+    shape: (usize, usize),
+    out: RowsMut<'_, O>,
+) {
+    let num_rows = out.len();
+    let packed = dispatch(PackRows { product, num_rows });
+    split_panels(shape, out, |target| {
+        dispatch(SharePacked {
+            product,
+            target,
+            packed: &packed,
+        });
+    });
+    P::Unit::return_scratch(packed);
+}
+
+/// Packs all rows of a product, a part on each thread.
+struct PackRows<'a, P> {
+    product: &'a P,
+    num_rows: usize,
+}
+
+impl<P: Product> Kernel for PackRows<'_, P> {
+    type Output = Aligned<P::Unit>;
+
+    const USES_DOT: bool = P::TILE.uses_dot();
 
     #[inline(always)]
-    fn store<I: Isa, const R: usize>(
-        &self,
-        panel: usize,
-        first_row: usize,
-        sums: Sums<I, R, REGISTERS>,
-    ) {
-        let mut rows = [[0.0; MAX_WIDTH]; R];
-        for r in 0..R {
-            for n in 0..REGISTERS {
-                I::store(sums[r][n], &mut rows[r][n * I::LANES..]);
-            }
+    fn run<I: Isa>(self) -> Aligned<P::Unit> {
+        let Self { product, num_rows } = self;
+        let mut packed = P::Unit::take_scratch(num_rows * product.units_per_row::<I>());
+        let units = Disjoint::new(&mut packed[..]);
+        let num_tiles = num_rows.div_ceil(P::TILE.max_rows::<I>());
+        pool::split(num_tiles, 1, |tiles| {
+            dispatch(PackTiles {
+                product,
+                num_rows,
+                tiles,
+                units,
+            });
+        });
+        packed
+    }
+}
+
+/// Packs some tiles of the rows of a product.
+struct PackTiles<'a, P: Product> {
+    product: &'a P,
+    num_rows: usize,
+    tiles: Range<usize>,
+    units: Disjoint<'a, P::Unit>,
+}
+
+impl<P: Product> Kernel for PackTiles<'_, P> {
+    type Output = ();
+
+    const USES_DOT: bool = P::TILE.uses_dot();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let len = self.product.units_per_row::<I>();
+        let tiles = balanced(self.num_rows, P::TILE.max_rows::<I>());
+        for tile in tiles.skip(self.tiles.start).take(self.tiles.len()) {
+            // SAFETY: tiles have no row in common, and each is of one part: `PackRows`, which alone makes parts, splits
+            // them by `pool::split`. One tile at a time is alive here.
+            let units = unsafe { self.units.take(tile.start * len..tile.end * len) };
+            with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| self
+                .product
+                .pack::<I, R>(tile.start, units));
         }
-        self.target.store::<I>(panel, first_row, &rows);
+    }
+}
+
+/// One thread's part of a product whose rows are packed.
+struct SharePacked<'a, P: Product> {
+    product: &'a P,
+    target: Target<'a>,
+    packed: &'a [P::Unit],
+}
+
+impl<P: Product> Kernel for SharePacked<'_, P> {
+    type Output = ();
+
+    const USES_DOT: bool = P::TILE.uses_dot();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let rows = self.target.rows.clone();
+        let len = self.product.units_per_row::<I>();
+        assert!(
+            rows.start == 0 && rows.len() * len <= self.packed.len(),
+            "a part of all rows, whose tiles are those that were packed"
+        );
+        multiply_packed::<I, P>(self.product, &self.target, rows, self.packed);
     }
 }
 
 /// A unit of which each thread keeps a buffer from call to call: fresh memory would have to be
 /// zeroed, and mapped page by page.
-pub(crate) trait Scratch: Zeroable + Copy {
+pub(crate) trait Scratch: Zeroable + Copy + Send + Sync {
     /// At least `len` units of any content.
     fn take_scratch(len: usize) -> Aligned<Self>;
 

@@ -33,6 +33,9 @@ const ROWS_PER_READER: usize = 96;
 /// Rows for which it pays to read all weights twice: a thread that takes half of the rows packs half as many inputs.
 const ROWS_OF_TWO_READERS: usize = 48;
 
+/// Rows of which threads pack a part each, where inputs are rounded: with fewer, waiting for the others takes as long.
+const MIN_ROWS_PACKED_ONCE: usize = 16;
+
 /// Rows that take as long to compute with as it takes to read the weights, about.
 const ROWS_PER_READING: usize = 8;
 
@@ -110,6 +113,11 @@ pub(crate) fn split_layers<O: Element>(
             start += num_panels * cost;
         }
     });
+}
+
+/// Whether threads that need all rows are to pack them once, and not each for itself.
+pub(crate) fn packs_once(num_rows: usize) -> bool {
+    (MIN_ROWS_PACKED_ONCE..ROWS_OF_TWO_READERS).contains(&num_rows) && pool::num_threads() > 1
 }
 
 /// How often all panels are read, each time by as many threads, for other rows.
@@ -203,9 +211,12 @@ impl<O: Element> Kernel for Round<'_, '_, O> {
                 let numbers = numbers.first_chunk().expect("a panel");
                 O::round_block::<I>(numbers, out.first_chunk_mut().expect("a panel"));
             } else if out.len() == width {
+                // All before one is stored: the compiler does not know that the memory is not the same.
+                let mut rounded = [O::default(); MAX_WIDTH];
                 for column in 0..width {
-                    out[column] = O::from_f32(numbers[column]);
+                    rounded[column] = O::from_f32(numbers[column]);
                 }
+                out.copy_from_slice(&rounded[..width]);
             } else {
                 for (out, number) in out.iter_mut().zip(numbers) {
                     *out = O::from_f32(*number);

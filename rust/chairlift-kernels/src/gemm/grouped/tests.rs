@@ -1,7 +1,17 @@
 //! One layer by registers of other shapes: the same bits.
 
 use super::*;
-use crate::{bf16, gemm::register_tile::MAX_WIDTH, isa::Plain, sampling::philox::philox4x32};
+use crate::{
+    bf16,
+    gemm::{
+        accumulator::Ahead,
+        panels::Product,
+        quantize::GROUP,
+        register_tile::{MAX_WIDTH, REGISTERS},
+    },
+    isa::Plain,
+    sampling::philox::philox4x32,
+};
 use half::f16;
 
 const ROWS: usize = 5;
@@ -42,11 +52,7 @@ fn blocks(block_type: BlockType, in_features: usize) -> Vec<u8> {
 
 /// Outputs of all rows as one tile, computed by an instruction set that need not be this machine's.
 fn outputs<I: Isa, F: Format>(layer: &GroupedLinear, x: Rows<'_, f32>) -> Vec<u32> {
-    let product = GroupedProduct::<F> {
-        layer,
-        x: &x,
-        format: PhantomData,
-    };
+    let product = GroupedProduct::<F>::new(layer, &x);
     let width = REGISTERS * I::LANES;
     let mut packed = vec![0; ROWS * product.units_per_row::<I>()];
     product.pack::<I, ROWS>(0, &mut packed);
