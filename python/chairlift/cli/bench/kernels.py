@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 FOREIGN_BYTES = 128 << 20
 """Bytes read between two calls of a kernel: far more than caches hold."""
-ROUNDS = 50_000
-"""Rounds of arithmetic in registers: some milliseconds."""
+ROUNDS = 1_000_000
+"""Rounds of arithmetic in registers: a millisecond or more, beside which no wake-up counts."""
 ARITHMETICS = ("float32", "bfloat16", "int8", "int4")
 """Types of arithmetic, and of weights that are made for the measurement."""
 Layer = tuple[tuple[int, int], str]
