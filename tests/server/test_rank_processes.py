@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -48,14 +49,18 @@ def is_gone(process_id):
     return state == "Z"
 
 
-def num_segments():
-    """Return how many processes of this user have a segment open or mapped."""
+def segments(process_id):
+    """Return the inodes of the segments of ranks that a process maps."""
+    maps = Path(f"/proc/{process_id}/maps").read_text().splitlines()
+    return {line.split()[4] for line in maps if "memfd:chairlift-ranks" in line}
+
+
+def num_holders(segment):
+    """Return how many processes of this user map a segment."""
     count = 0
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            count += "memfd:chairlift-ranks" in maps.read_text()
-        except OSError:
-            continue
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            count += segment in segments(path.name)
     return count
 
 
@@ -117,14 +122,14 @@ async def assert_a_lost_rank_is_replaced(process, number, module=b"rank_process"
 
 @pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGSTOP])
 async def test_a_server_that_is_killed_leaves_no_process_and_no_segment(spawn, number):
-    before = num_segments()
     process = spawn()
     await process.ready()
     (rank,) = children(process.popen.pid)
-    assert num_segments() == before + 2
+    (segment,) = segments(rank)
+    assert num_holders(segment) == 2
     # A process that is stopped gets no signal but this one.
     os.kill(rank, number)
     process.signal(signal.SIGKILL)
     await process.end()
     await until(lambda: is_gone(rank))
-    assert num_segments() == before
+    assert num_holders(segment) == 0
