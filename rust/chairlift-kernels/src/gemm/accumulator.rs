@@ -168,8 +168,6 @@ impl TileKind {
             Self::Pairs => 14,
             // Totals that have no register are needed once in 32 dot products of a sum.
             Self::Spans if I::HAS_DOT => 8,
-            // Of sixteen registers: ten sums leave none for a total, and the compiler then spills sums within a span.
-            Self::Spans if I::LANES < 16 && I::INTEGER_ROWS > 4 => 4,
             Self::Groups | Self::Spans => I::INTEGER_ROWS,
         }
     }

@@ -50,7 +50,8 @@ impl Quants for Int6Quants {
                 }
             } else {
                 for pair in [0, 2] {
-                    let w = [pair, pair + 1].map(|four| six_bits::<I>(lines, four));
+                    // No closure: one that is not inlined is compiled without the instruction set.
+                    let w = [six_bits::<I>(lines, pair), six_bits::<I>(lines, pair + 1)];
                     add_pair::<I, R>(&mut sums, x.skip(pair), w);
                 }
             }
@@ -92,7 +93,10 @@ fn add_pair<I: Isa, const R: usize>(
     w: [[I::Words; REGISTERS]; 2],
 ) {
     for r in 0..R {
-        let x = [0, 1].map(|place| I::broadcast_word(x.word(r, place)));
+        let x = [
+            I::broadcast_word(x.word(r, 0)),
+            I::broadcast_word(x.word(r, 1)),
+        ];
         for n in 0..REGISTERS {
             let halves = I::multiply_u8_i8(w[0][n], x[0]);
             let halves = I::multiply_add_u8_i8(halves, w[1][n], x[1]);
