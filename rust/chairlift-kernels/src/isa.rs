@@ -105,6 +105,18 @@ pub trait Isa: Integers + Send + Sync {
     /// The numbers of a block rounded to bf16; the instruction, where there is one, as of [`Self::store_pairs`].
     fn round_block(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]);
 
+    /// Stores the numbers of two registers rounded to bf16, as [`Element::from_f32`](element::Element::from_f32) rounds them.
+    #[inline(always)]
+    fn store_rounded(registers: [Self::Vector; 2], out: &mut [bf16]) {
+        let mut numbers = [0.0; 32];
+        for (register, numbers) in registers.into_iter().zip(numbers.chunks_mut(Self::LANES)) {
+            Self::store(register, numbers);
+        }
+        for (out, number) in out[..2 * Self::LANES].iter_mut().zip(numbers) {
+            *out = <bf16 as element::Element>::from_f32(number);
+        }
+    }
+
     /// Whole numbers as pairs of bf16, which holds them exactly.
     #[inline(always)]
     fn widen_to_pairs(codes: &[i8; 32], pairs: &mut [u32; 16]) {
@@ -269,6 +281,33 @@ mod tests {
             let mut out = [bf16::ZERO; 16];
             I::round_block(&self.0, &mut out);
             out
+        }
+    }
+
+    struct StoreRounded([f32; 32]);
+
+    impl Kernel for StoreRounded {
+        type Output = Vec<bf16>;
+
+        #[inline(always)]
+        fn run<I: Isa>(self) -> Vec<bf16> {
+            let mut out = vec![bf16::ZERO; 2 * I::LANES];
+            I::store_rounded([I::load(&self.0), I::load(&self.0[I::LANES..])], &mut out);
+            out
+        }
+    }
+
+    #[test]
+    fn registers_are_stored_as_their_numbers_round() {
+        let highs: [u32; 32] = std::array::from_fn(|lane| 0x0800 * lane as u32);
+        for step in 0..0x0800 {
+            for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let numbers = highs.map(|high| f32::from_bits((high + step) << 16 | low));
+                for (number, rounded) in numbers.into_iter().zip(dispatch(StoreRounded(numbers))) {
+                    let expected = <bf16 as Element>::from_f32(number);
+                    assert_eq!(rounded.to_bits(), expected.to_bits(), "{number:e}");
+                }
+            }
         }
     }
 

@@ -22,7 +22,7 @@ use crate::{
     },
     isa::{
         Isa,
-        dispatch::{Kernel, dispatch},
+        dispatch::{Kernel, dispatch, noinline},
     },
     memory::{aligned::Aligned, disjoint::Disjoint, pool, rows::RowsMut},
 };
@@ -34,6 +34,9 @@ use std::ops::Range;
 /// one stream. A core that reads 40 GB/s gets 4 KiB while memory takes 100 ns to answer; less than twice
 /// that leaves it waiting between two products.
 pub(crate) const AHEAD: Ahead = Ahead::Bytes(8192);
+
+/// Rows of a tile at most, of any kind.
+const MAX_TILE_ROWS: usize = 14;
 
 /// Rows whose packed activations a thread holds at a time.
 pub(crate) const MAX_ROWS: usize = 240;
@@ -136,61 +139,104 @@ impl<P: Product> Kernel for Share<'_, P> {
 impl<P: Product> Share<'_, P> {
     #[inline(always)]
     fn multiply<I: Isa>(&self, rows: Range<usize>, packed: &mut [P::Unit]) {
-        let max_rows = P::TILE.max_rows::<I>();
-        let len = self.product.units_per_row::<I>();
-        for tile in balanced(rows.len(), max_rows) {
-            let first = rows.start + tile.start;
-            let units = &mut packed[tile.start * len..tile.end * len];
-            with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| self
-                .product
-                .pack::<I, R>(first, units));
-        }
-        multiply_packed::<I, P>(&self.product, &self.target, rows, packed);
+        let Self { product, target } = self;
+        noinline::<I, _>(PackTiles {
+            product,
+            rows: rows.clone(),
+            tiles: 0..rows.len().div_ceil(P::TILE.max_rows::<I>()),
+            units: Disjoint::new(packed),
+        });
+        noinline::<I, _>(MultiplyPacked {
+            product,
+            target,
+            rows,
+            packed,
+        });
     }
 }
+
+/// Sums of a tile in memory, such that no register is stored over two lines of the cache.
+#[repr(align(64))]
+struct TileSums([[f32; MAX_WIDTH]; MAX_TILE_ROWS]);
 
 /// Multiplies packed rows by the panels of a thread.
-#[inline(always)]
-fn multiply_packed<I: Isa, P: Product>(
-    product: &P,
-    target: &Target<'_>,
+struct MultiplyPacked<'a, P: Product> {
+    product: &'a P,
+    target: &'a Target<'a>,
     rows: Range<usize>,
-    packed: &[P::Unit],
-) {
-    let max_rows = P::TILE.max_rows::<I>();
-    let len = product.units_per_row::<I>();
-    for panel in target.panels.clone() {
-        let tiles = rows.len().div_ceil(max_rows);
-        for (index, tile) in balanced(rows.len(), max_rows).enumerate() {
-            let first = rows.start + tile.start;
-            let units = &packed[tile.start * len..tile.end * len];
-            let ahead = if tiles == 1 {
-                AHEAD
-            } else {
-                Ahead::NextPanel { tile: index, tiles }
-            };
-            with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| {
-                let sums = product.tile::<I, R>(panel, ahead, units);
-                store::<I, R>(target, panel, first, sums);
-            });
+    packed: &'a [P::Unit],
+}
+
+impl<P: Product> Kernel for MultiplyPacked<'_, P> {
+    type Output = ();
+
+    const USES_DOT: bool = P::TILE.uses_dot();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Self {
+            product,
+            target,
+            rows,
+            packed,
+        } = self;
+        let max_rows = P::TILE.max_rows::<I>();
+        let len = product.units_per_row::<I>();
+        let mut sums = TileSums([[0.0; MAX_WIDTH]; MAX_TILE_ROWS]);
+        for panel in target.panels.clone() {
+            let tiles = rows.len().div_ceil(max_rows);
+            for (index, tile) in balanced(rows.len(), max_rows).enumerate() {
+                let first = rows.start + tile.start;
+                let units = &packed[tile.start * len..tile.end * len];
+                let ahead = if tiles == 1 {
+                    AHEAD
+                } else {
+                    Ahead::NextPanel { tile: index, tiles }
+                };
+                let rows = &mut sums.0[..tile.len()];
+                with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| {
+                    noinline::<I, _>(Tile::<P, R> {
+                        product,
+                        panel,
+                        ahead,
+                        packed: units,
+                        sums: rows,
+                    });
+                });
+                target.store::<I>(panel, first, rows);
+            }
         }
     }
 }
 
-#[inline(always)]
-fn store<I: Isa, const R: usize>(
-    target: &Target<'_>,
+/// Multiplies R packed rows by one panel.
+///
+/// Compiled apart from tiles of other heights: its loop gets the same registers whatever is around it.
+struct Tile<'a, P: Product, const R: usize> {
+    product: &'a P,
     panel: usize,
-    first_row: usize,
-    sums: Sums<I, R, REGISTERS>,
-) {
-    let mut rows = [[0.0; MAX_WIDTH]; R];
-    for r in 0..R {
-        for n in 0..REGISTERS {
-            I::store(sums[r][n], &mut rows[r][n * I::LANES..]);
+    ahead: Ahead,
+    packed: &'a [P::Unit],
+    sums: &'a mut [[f32; MAX_WIDTH]],
+}
+
+impl<P: Product, const R: usize> Kernel for Tile<'_, P, R> {
+    type Output = ();
+
+    const USES_DOT: bool = P::TILE.uses_dot();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let sums = self
+            .product
+            .tile::<I, R>(self.panel, self.ahead, self.packed);
+        let rows = &mut self.sums[..R];
+        for r in 0..R {
+            for n in 0..REGISTERS {
+                I::store(sums[r][n], &mut rows[r][n * I::LANES..]);
+            }
         }
     }
-    target.store::<I>(panel, first_row, &rows);
 }
 
 /// Multiplies all rows by all panels; each thread packs some of the rows, and all read them.
@@ -233,7 +279,7 @@ impl<P: Product> Kernel for PackRows<'_, P> {
         pool::split(num_tiles, 1, |tiles| {
             dispatch(PackTiles {
                 product,
-                num_rows,
+                rows: 0..num_rows,
                 tiles,
                 units,
             });
@@ -242,10 +288,10 @@ impl<P: Product> Kernel for PackRows<'_, P> {
     }
 }
 
-/// Packs some tiles of the rows of a product.
+/// Packs some tiles of some rows of a product.
 struct PackTiles<'a, P: Product> {
     product: &'a P,
-    num_rows: usize,
+    rows: Range<usize>,
     tiles: Range<usize>,
     units: Disjoint<'a, P::Unit>,
 }
@@ -258,14 +304,14 @@ impl<P: Product> Kernel for PackTiles<'_, P> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let len = self.product.units_per_row::<I>();
-        let tiles = balanced(self.num_rows, P::TILE.max_rows::<I>());
+        let tiles = balanced(self.rows.len(), P::TILE.max_rows::<I>());
         for tile in tiles.skip(self.tiles.start).take(self.tiles.len()) {
-            // SAFETY: tiles have no row in common, and each is of one part: `PackRows`, which alone makes parts, splits
-            // them by `pool::split`. One tile at a time is alive here.
+            // SAFETY: tiles have no row in common, and each is of one part: `PackRows` splits them by `pool::split`, and
+            // `Share` packs all of them itself. One tile at a time is alive here.
             let units = unsafe { self.units.take(tile.start * len..tile.end * len) };
             with_rows!(P::TILE.max_rows::<I>(), tile.len(), |R| self
                 .product
-                .pack::<I, R>(tile.start, units));
+                .pack::<I, R>(self.rows.start + tile.start, units));
         }
     }
 }
@@ -290,7 +336,12 @@ impl<P: Product> Kernel for SharePacked<'_, P> {
             rows.start == 0 && rows.len() * len <= self.packed.len(),
             "a part of all rows, whose tiles are those that were packed"
         );
-        multiply_packed::<I, P>(self.product, &self.target, rows, self.packed);
+        noinline::<I, _>(MultiplyPacked {
+            product: self.product,
+            target: &self.target,
+            rows,
+            packed: self.packed,
+        });
     }
 }
 

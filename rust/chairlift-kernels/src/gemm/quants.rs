@@ -263,10 +263,17 @@ impl Quants for Int8Quants {
 }
 
 /// The integers as bytes of `words`.
+///
+/// By halves, as they were stored: a load of both would wait until both stores are in the cache. The compiler must not
+/// make one of two.
 #[inline(always)]
 fn copy(integers: &[i8; GROUP], words: &mut [u32]) {
-    let packed: [u32; GROUP / 4] = bytemuck::pod_read_unaligned(bytemuck::bytes_of(integers));
-    words[..GROUP / 4].copy_from_slice(&packed.map(u32::from_le));
+    const HALF: usize = GROUP / 2;
+    for (half, words) in words[..GROUP / 4].chunks_exact_mut(HALF / 4).enumerate() {
+        let integers = opaque(&integers[half * HALF..(half + 1) * HALF]);
+        let packed: [u32; HALF / 4] = bytemuck::pod_read_unaligned(bytemuck::cast_slice(integers));
+        words.copy_from_slice(&packed.map(u32::from_le));
+    }
 }
 
 /// The starts of R rows, or zero.

@@ -14,11 +14,11 @@
 //! ```
 
 use crate::{
-    Element,
+    Element, bf16,
     gemm::register_tile::{MAX_WIDTH, REGISTERS, panel_width},
     isa::{
-        BLOCK, Isa,
-        dispatch::{Kernel, dispatch},
+        Isa,
+        dispatch::{Kernel, dispatch, noinline},
     },
     memory::{disjoint::Disjoint, pool, rows::RowsMut},
 };
@@ -56,6 +56,7 @@ pub(crate) fn split_panels<O: Element>(
             let first = reader * num_panels;
             task(Target {
                 out: &out,
+                bf16: O::as_bf16(&out),
                 stride,
                 out_features,
                 width,
@@ -102,6 +103,7 @@ pub(crate) fn split_layers<O: Element>(
                     layer,
                     Target {
                         out: &out,
+                        bf16: O::as_bf16(&out),
                         stride,
                         out_features,
                         width,
@@ -133,6 +135,8 @@ fn num_readers(num_rows: usize, threads: usize) -> usize {
 /// Where one thread's outputs go, and which they are.
 pub(crate) struct Target<'a> {
     out: &'a dyn Store,
+    /// The same, if its numbers are.
+    bf16: Option<&'a Disjoint<'a, bf16>>,
     stride: usize,
     out_features: usize,
     /// Columns of a panel.
@@ -158,6 +162,17 @@ impl Target<'_> {
         );
         let columns = width.min(self.out_features - panel * width);
         let start = first_row * self.stride + panel * width;
+        if let Some(out) = self.bf16
+            && columns == width
+        {
+            noinline::<I, _>(RoundPanel {
+                out,
+                start,
+                stride: self.stride,
+                rows,
+            });
+            return;
+        }
         // SAFETY: these rows and panels are this target's, as asserted, and no other target has both: see
         // `split_panels` and `split_layers`, which alone make targets and do not copy them. A thread stores one tile
         // after the other.
@@ -165,8 +180,7 @@ impl Target<'_> {
     }
 }
 
-/// Where outputs go; called once per row and panel, so that the loops above are compiled only once
-/// for all output types.
+/// Where outputs go; called once per tile, so that the loops above are compiled only once for all output types.
 trait Store: Sync {
     /// Rounds the first `columns` numbers of each row and stores them, rows `stride` apart.
     ///
@@ -201,27 +215,36 @@ impl<O: Element> Kernel for Round<'_, '_, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let width = REGISTERS * I::LANES;
         for (r, numbers) in self.rows.iter().enumerate() {
             let start = self.start + r * self.stride;
             // SAFETY: the promise to `store`; the slice does not outlive this turn.
             let out = unsafe { self.out.take(start..start + self.columns) };
-            // A panel of AVX2: of so short a loop the compiler makes code for single numbers.
-            if out.len() == BLOCK && width == BLOCK {
-                let numbers = numbers.first_chunk().expect("a panel");
-                O::round_block::<I>(numbers, out.first_chunk_mut().expect("a panel"));
-            } else if out.len() == width {
-                // All before one is stored: the compiler does not know that the memory is not the same.
-                let mut rounded = [O::default(); MAX_WIDTH];
-                for column in 0..width {
-                    rounded[column] = O::from_f32(numbers[column]);
-                }
-                out.copy_from_slice(&rounded[..width]);
-            } else {
-                for (out, number) in out.iter_mut().zip(numbers) {
-                    *out = O::from_f32(*number);
-                }
+            for (out, number) in out.iter_mut().zip(numbers) {
+                *out = O::from_f32(*number);
             }
+        }
+    }
+}
+
+/// Rounds the rows of a tile to `bf16`, with all columns of its panel: most outputs are such, and registers are stored whole.
+struct RoundPanel<'a, 'out> {
+    out: &'a Disjoint<'out, bf16>,
+    start: usize,
+    stride: usize,
+    rows: &'a [[f32; MAX_WIDTH]],
+}
+
+impl Kernel for RoundPanel<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for (r, numbers) in self.rows.iter().enumerate() {
+            let start = self.start + r * self.stride;
+            // SAFETY: `Target::store`, which alone makes this, has asserted that the places are those of its thread; the
+            // slice does not outlive this turn.
+            let out = unsafe { self.out.take(start..start + REGISTERS * I::LANES) };
+            I::store_rounded([I::load(numbers), I::load(&numbers[I::LANES..])], out);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The number types of activations, weights and cache, and how they lie in panels.
 
-use crate::{isa::BLOCK, isa::Isa};
+use crate::{isa::BLOCK, isa::Isa, memory::disjoint::Disjoint};
 use bytemuck::Zeroable;
 use half::bf16;
 
@@ -21,6 +21,12 @@ pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
         for (out, &number) in out.iter_mut().zip(numbers) {
             *out = Self::from_f32(number);
         }
+    }
+
+    /// The output, if its numbers are `bf16`.
+    #[inline(always)]
+    fn as_bf16<'a, 'b>(_out: &'b Disjoint<'a, Self>) -> Option<&'b Disjoint<'a, bf16>> {
+        None
     }
 
     /// Packs `DEPTH` numbers.
@@ -117,6 +123,11 @@ impl Element for bf16 {
     #[inline(always)]
     fn round_block<I: Isa>(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
         I::round_block(numbers, out);
+    }
+
+    #[inline(always)]
+    fn as_bf16<'a, 'b>(out: &'b Disjoint<'a, bf16>) -> Option<&'b Disjoint<'a, bf16>> {
+        Some(out)
     }
 
     #[inline(always)]

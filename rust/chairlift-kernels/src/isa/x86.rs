@@ -6,25 +6,26 @@ use crate::isa::{
     set::InstructionSet,
 };
 use half::bf16;
+use rounding::{round_16, round_32};
 use std::arch::x86_64::{
-    __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _CMP_UNORD_Q,
-    _MM_FROUND_TO_NEG_INF, _mm_add_epi64, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_sad_epu8,
-    _mm_set1_epi8, _mm_setzero_si128, _mm_unpackhi_epi64, _mm_xor_si128, _mm256_add_epi32,
-    _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps,
-    _mm256_cmp_ps, _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_packus_epi32, _mm256_permute_ps, _mm256_permute2f128_ps,
-    _mm256_permute4x64_epi64, _mm256_set_m128i, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
-    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
-    _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtneps_pbh,
-    _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_blend_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_ps, _mm512_permute_ps,
-    _mm512_permutex2var_epi16, _mm512_reduce_max_epu32, _mm512_reduce_ps, _mm512_scalef_ps,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_f32x4,
-    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
+    __m256, __m256bh, __m256i, __m512, __m512bh, __m512i, _CMP_GT_OQ, _MM_FROUND_TO_NEG_INF,
+    _mm_add_epi64, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_sad_epu8, _mm_set1_epi8,
+    _mm_setzero_si128, _mm_unpackhi_epi64, _mm_xor_si128, _mm256_add_ps, _mm256_and_si256,
+    _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpeq_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps,
+    _mm256_movemask_ps, _mm256_mul_ps, _mm256_permute_ps, _mm256_permute2f128_ps, _mm256_set_m128i,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256,
+    _mm256_sub_ps, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps,
+    _mm512_cvtneps_pbh, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_ps,
+    _mm512_permute_ps, _mm512_permutex2var_epi16, _mm512_reduce_max_epu32, _mm512_reduce_ps,
+    _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
+    _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
 };
 use std::mem::transmute;
+
+mod rounding;
 
 /// The indices of the odd 16-bit halves of two registers.
 const UPPER_HALVES: [u16; 32] = [
@@ -173,22 +174,6 @@ macro_rules! implement {
     };
 }
 
-/// Numbers rounded to bf16, in the low halves of words.
-#[inline(always)]
-fn upper_of_rounded(numbers: __m256) -> __m256i {
-    // SAFETY: called with AVX2 alone, see `implement`.
-    unsafe {
-        let bits = _mm256_castps_si256(numbers);
-        let is_odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-        let half = _mm256_add_epi32(is_odd, _mm256_set1_epi32(0x7fff));
-        let rounded = _mm256_castsi256_ps(_mm256_add_epi32(bits, half));
-        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
-        let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(numbers, numbers);
-        let chosen = _mm256_blendv_ps(rounded, _mm256_castsi256_ps(quiet), is_nan);
-        _mm256_srli_epi32::<16>(_mm256_castps_si256(chosen))
-    }
-}
-
 /// The sum of bytes, of which the instruction sums eight at a time, without a sign.
 ///
 /// By halves, as they are stored: a load of both would wait until both stores are in the cache.
@@ -263,14 +248,14 @@ implement!(
     // As of `bf16::from_f32`: of a loop over a block the compiler makes single numbers.
     #[inline(always)]
     fn round_block(numbers: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
-        // SAFETY: see the macro; a block is two registers, and one in bf16.
-        unsafe {
-            let low = upper_of_rounded(_mm256_loadu_ps(numbers.as_ptr()));
-            let high = upper_of_rounded(_mm256_loadu_ps(numbers.as_ptr().add(8)));
-            // Packs halves of 128 bits: [low 0..4, high 0..4, low 4..8, high 4..8].
-            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
-            _mm256_storeu_si256(out.as_mut_ptr().cast(), words);
-        }
+        Self::store_rounded([Self::load(numbers), Self::load(&numbers[8..])], out);
+    }
+
+    #[inline(always)]
+    fn store_rounded(registers: [__m256; 2], out: &mut [bf16]) {
+        let out = &mut out[..BLOCK];
+        // SAFETY: see the macro; a block is one register in bf16.
+        unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), round_16(registers)) }
     }
 );
 implement!(
@@ -391,6 +376,13 @@ implement!(
         } else {
             round_block_by_numbers(numbers, out);
         }
+    }
+
+    #[inline(always)]
+    fn store_rounded(registers: [__m512; 2], out: &mut [bf16]) {
+        let out = &mut out[..32];
+        // SAFETY: see the macro; the slice is as long as a register.
+        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), round_32(registers)) }
     }
 
     #[inline(always)]

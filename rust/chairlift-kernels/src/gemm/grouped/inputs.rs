@@ -3,7 +3,7 @@
 use crate::{
     Element,
     gemm::{
-        quantize::{GROUP, MAX_SPAN, round_group, shared_scale, sum},
+        quantize::{GROUP, MAX_SPAN, SCALES, Scale, Scales, round_group, sum},
         quants::Quants,
         weight_format::Format,
     },
@@ -64,18 +64,25 @@ pub(super) fn pack_spans<I: Isa, F: Format, const R: usize>(
     packed: &mut [u32],
 ) {
     let len = input_words::<I, F>();
-    let spans = numbers.as_chunks().0.chunks_exact(F::SPAN);
-    for (words, span) in packed.chunks_exact_mut(R * len).zip(spans) {
-        // Hidden from the compiler, which would pack groups side by side and gather their numbers.
-        pack_span::<I, F>(opaque(span), &mut words[r * len..][..len]);
+    let groups = numbers.as_chunks().0.chunks(SCALES * F::SPAN);
+    for (words, groups) in packed.chunks_mut(SCALES * R * len).zip(groups) {
+        let scales = Scales::of_spans::<I>(groups, F::SPAN);
+        let spans = groups.chunks_exact(F::SPAN).enumerate();
+        for (words, (place, span)) in words.chunks_exact_mut(R * len).zip(spans) {
+            // Hidden from the compiler, which would pack groups side by side and gather their numbers.
+            pack_span::<I, F>(
+                opaque(span),
+                scales.get(place),
+                &mut words[r * len..][..len],
+            );
+        }
     }
 }
 
 #[inline(always)]
-fn pack_span<I: Isa, F: Format>(span: &[[f32; GROUP]], words: &mut [u32]) {
+fn pack_span<I: Isa, F: Format>(span: &[[f32; GROUP]], scale: Scale, words: &mut [u32]) {
     // Lengths that the compiler knows.
     let (span, words) = (&span[..F::SPAN], &mut words[..input_words::<I, F>()]);
-    let scale = shared_scale::<I>(span);
     let (head, words) = words.split_at_mut(head_words::<F>());
     head[0] = scale.unit.to_bits();
     let mut integers = [[0; GROUP]; MAX_SPAN];

@@ -38,43 +38,54 @@ impl Quants for Int6Quants {
         x: InputWords<'_>,
         lines: &[u32],
     ) -> IntegerSums<I, R> {
-        let width = REGISTERS * I::WORDS;
-        let mut sums = sums;
-        for (half, lines) in lines.chunks_exact(3 * width).enumerate() {
-            let x = x.skip(4 * half);
-            if I::HAS_DOT {
-                // One word after the other: sums and totals leave few registers.
-                for four in 0..4 {
-                    let w = six_bits::<I>(opaque(lines), four);
-                    add_bytes::<I, R>(&mut sums, x.skip(four), w);
-                }
-            } else {
-                for pair in [0, 2] {
-                    // No closure: one that is not inlined is compiled without the instruction set.
-                    let w = [six_bits::<I>(lines, pair), six_bits::<I>(lines, pair + 1)];
-                    add_pair::<I, R>(&mut sums, x.skip(pair), w);
-                }
-            }
+        // No loops: the compiler left them as they are on some sets, with branches for each word.
+        let (first, second) = lines.split_at(3 * REGISTERS * I::WORDS);
+        let sums = add_half::<I, R>(sums, x, first);
+        if second.is_empty() {
+            return sums;
         }
-        sums
+        add_half::<I, R>(sums, x.skip(4), second)
     }
 }
 
-/// Word `four` of the codes of half a group.
+/// Adds the products of half a group.
 #[inline(always)]
-fn six_bits<I: Isa>(lines: &[u32], four: usize) -> [I::Words; REGISTERS] {
+fn add_half<I: Isa, const R: usize>(
+    sums: IntegerSums<I, R>,
+    x: InputWords<'_>,
+    lines: &[u32],
+) -> IntegerSums<I, R> {
+    let mut sums = sums;
+    if I::HAS_DOT {
+        // One word after the other: sums and totals leave few registers.
+        add_bytes::<I, R>(&mut sums, x, six_bits::<I, 0>(opaque(lines)));
+        add_bytes::<I, R>(&mut sums, x.skip(1), six_bits::<I, 1>(opaque(lines)));
+        add_bytes::<I, R>(&mut sums, x.skip(2), six_bits::<I, 2>(opaque(lines)));
+        add_bytes::<I, R>(&mut sums, x.skip(3), six_bits::<I, 3>(opaque(lines)));
+    } else {
+        let w = [six_bits::<I, 0>(lines), six_bits::<I, 1>(lines)];
+        add_pair::<I, R>(&mut sums, x, w);
+        let w = [six_bits::<I, 2>(lines), six_bits::<I, 3>(lines)];
+        add_pair::<I, R>(&mut sums, x.skip(2), w);
+    }
+    sums
+}
+
+/// Word `FOUR` of the codes of half a group.
+#[inline(always)]
+fn six_bits<I: Isa, const FOUR: usize>(lines: &[u32]) -> [I::Words; REGISTERS] {
     let width = REGISTERS * I::WORDS;
     let (low, upper) = (I::splat_word(LOW), I::splat_word(UPPER));
     let mut quants = [low; REGISTERS];
     for n in 0..REGISTERS {
-        let nibbles = I::load_words(&lines[four / 2 * width + n * I::WORDS..]);
-        let nibbles = if four.is_multiple_of(2) {
+        let nibbles = I::load_words(&lines[FOUR / 2 * width + n * I::WORDS..]);
+        let nibbles = if FOUR.is_multiple_of(2) {
             nibbles
         } else {
             I::shift_right::<4>(nibbles)
         };
         let rest = I::load_words(&lines[2 * width + n * I::WORDS..]);
-        let rest = match four {
+        let rest = match FOUR {
             0 => rest,
             1 => I::shift_right::<2>(rest),
             2 => I::shift_left::<4>(rest),
