@@ -146,6 +146,9 @@ impl<'a, P> Iterator for PanelLines<'a, P> {
     }
 }
 
+/// Rows of a tile at most, of any kind.
+pub(crate) const MAX_TILE_ROWS: usize = 14;
+
 /// What a tile of a linear layer keeps in registers, two of each per row.
 #[derive(Clone, Copy)]
 pub(crate) enum TileKind {
@@ -165,7 +168,7 @@ impl TileKind {
         match self {
             Self::Floats => I::ROWS,
             // 28 sums, 2 of weights and 1 of a row are 31 registers of 32.
-            Self::Pairs => 14,
+            Self::Pairs => MAX_TILE_ROWS,
             // Totals that have no register are needed once in 32 dot products of a sum.
             Self::Spans if I::HAS_DOT => 8,
             Self::Groups | Self::Spans => I::INTEGER_ROWS,

@@ -16,7 +16,7 @@ use crate::{
     Element,
     error::{ArgumentError, expect_equal},
     gemm::{
-        accumulator::{Ahead, Sums, TileKind, balanced, with_rows},
+        accumulator::{Ahead, MAX_TILE_ROWS, Sums, TileKind, balanced, with_rows},
         register_tile::{MAX_WIDTH, REGISTERS},
         shares::{Target, split_panels},
     },
@@ -35,9 +35,6 @@ use std::ops::Range;
 /// one stream. A core that reads 40 GB/s gets 4 KiB while memory takes 100 ns to answer; less than twice
 /// that leaves it waiting between two products.
 pub(crate) const AHEAD: Ahead = Ahead::Bytes(8192);
-
-/// Rows of a tile at most, of any kind.
-const MAX_TILE_ROWS: usize = 14;
 
 /// Rows whose packed activations a thread holds at a time.
 pub(crate) const MAX_ROWS: usize = 240;

@@ -62,12 +62,8 @@ fn unit(largest: f32) -> f32 {
 #[inline(always)]
 fn inverse(largest: f32) -> f32 {
     let inverse = MAX_INT8 / largest;
-    // Not of numbers that are all (nearly) zero.
-    if inverse.is_finite() & !largest.is_nan() {
-        inverse
-    } else {
-        0.0
-    }
+    // Numbers that are all (nearly) zero have none, and NaN has none.
+    if inverse.is_finite() { inverse } else { 0.0 }
 }
 
 /// Rounds up to [`CHUNK`] numbers to integers, in the front of a buffer; zeros fill the last group.

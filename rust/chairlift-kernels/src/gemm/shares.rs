@@ -135,7 +135,7 @@ fn num_readers(num_rows: usize, threads: usize) -> usize {
 /// Where one thread's outputs go, and which they are.
 pub(crate) struct Target<'a> {
     out: &'a dyn Store,
-    /// The same, if its numbers are.
+    /// The same output, if its numbers are `bf16`.
     bf16: Option<&'a Disjoint<'a, bf16>>,
     stride: usize,
     out_features: usize,
