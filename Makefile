@@ -44,7 +44,7 @@ requirements = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyp
   groups = {"run": p["dependencies"]} | p["optional-dependencies"]; \
   print(*(line for name in sys.argv[1:] for line in groups[name]), sep="\n")'
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml)
-CUDA_SOURCES := $(shell find cuda tests/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.cpp')
+C_SOURCES := $(shell find cuda tests/cuda benchmarks -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.c' -o -name '*.cpp')
 
 say = @printf '\033[1m==> %s\033[0m\n' '$(1)'
 # A check whose tool `make setup` does not promise: one line where the tool is absent, an error in CI.
@@ -164,8 +164,8 @@ lint-python: setup
 
 .PHONY: lint-rest
 lint-rest: setup
-	$(call say,lint: CUDA and the page)
-	$(BIN)/clang-format --dry-run -Werror $(CUDA_SOURCES)
+	$(call say,lint: C, CUDA and the page)
+	$(BIN)/clang-format --dry-run -Werror $(C_SOURCES)
 	@command -v npx >/dev/null || $(call without,tsc on the live page,Node.js (npx)); \
 	if command -v npx >/dev/null; then \
 	  npm_config_cache=$(TOOLS)/npm npx --yes --loglevel=error --package=typescript@$(TYPESCRIPT_VERSION) -- tsc --project tools/page; \
@@ -176,7 +176,7 @@ format: setup ## Rewrite the sources in the project's format
 	cargo fmt --all
 	$(BIN)/ruff check --quiet --fix-only
 	$(BIN)/ruff format --quiet
-	$(BIN)/clang-format -i $(CUDA_SOURCES)
+	$(BIN)/clang-format -i $(C_SOURCES)
 
 # A change is judged by what it changes: properties draw the same cases each time here, new ones under `make fuzz`,
 # `make simulate` and a bare `cargo test`.

@@ -23,9 +23,11 @@ from chairlift import Engine
 from chairlift.api.machine import available_cores
 from chairlift.api.types import Finished, Request, Sampling, Stopping, Tokens
 
-from benchmarks.peers.__main__ import HERE, HOME, fingerprint, made_model
+from benchmarks.peers.__main__ import HERE, HOME, made_model
 from benchmarks.peers.comparison import read_result
-from benchmarks.peers.environments import call, install
+from benchmarks.peers.converted import fingerprint
+from benchmarks.peers.environments import install
+from benchmarks.peers.processes import call
 
 
 def main() -> None:

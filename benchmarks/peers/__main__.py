@@ -1,7 +1,6 @@
 """`make bench-peers`: installs the peers, runs them in turns with Chairlift, prints a table."""
 
 import argparse
-import hashlib
 import json
 import os
 import platform
@@ -18,12 +17,14 @@ from benchmarks.peers.comparison import (
     table,
     with_kept_rows,
 )
-from benchmarks.peers.environments import PeerError, call, install, limits
+from benchmarks.peers.converted import HOME as CONVERTED
+from benchmarks.peers.converted import QUANTIZED, fingerprint, quantized
+from benchmarks.peers.environments import held_to, install
 from benchmarks.peers.model import SHAPES, make_model
+from benchmarks.peers.processes import PeerError, call
 from benchmarks.peers.protocol import STEP_TOKENS
 from benchmarks.peers.workload import KINDS, write_workload
 
-QUANTIZED = ("int8", "int4")
 WITH_QUANTIZED = ["openvino", "llamacpp"]
 DEFAULTS = {
     "model": None,
@@ -63,11 +64,12 @@ def main() -> None:
             model = gguf_file(options.gguf, model, pythons)
     workload = options.workload or made_workload(model, options.requests, options.kind)
     comparisons = []
-    for peer, python in pythons.items():
-        chairlift, command = commands(peer, python, model, workload, options)
+    for peer, own in pythons.items():
         try:
-            held = limits(peer, HOME, options.cpu) if options.cpu else None
-            comparison = compare(TITLES[peer], chairlift, command, options.rounds, say, held)
+            held = held_to(options.cpu, peer, HOME) if options.cpu else (own, {})
+            python, variables = held
+            chairlift, command = commands(peer, python, model, workload, options)
+            comparison = compare(TITLES[peer], chairlift, command, options.rounds, say, variables)
             comparisons.append(comparison)
         except PeerError as error:
             say(f"{TITLES[peer]}: not measured: {error}")
@@ -76,7 +78,7 @@ def main() -> None:
     head = caption(model, workload, options)
     note = ""
     if options.dtype in QUANTIZED and not options.gguf:
-        note = quality_note(options.dtype, ["llamacpp"] if options.cpu else WITH_QUANTIZED)
+        note = quality_note(options.dtype, WITH_QUANTIZED)
     print("\n\n".join(part for part in (head, table(comparisons), note) if part))
     if page is not None:
         name = mark_of(options)
@@ -172,14 +174,8 @@ def read_options() -> argparse.Namespace:
             parser.error("--gguf: only llamacpp reads such a file")
         options.peers = ["llamacpp"]
     able = WITH_QUANTIZED if options.dtype in QUANTIZED else [*WITH_QUANTIZED, "transformers"]
-    if options.cpu and options.dtype in QUANTIZED:
-        # OpenVINO asks the processor, not oneDNN, whether it multiplies integers.
-        able = ["llamacpp"]
     if options.dtype in QUANTIZED and (unable := set(options.peers) - set(able)):
-        held = f" and --cpu {options.cpu}" if options.cpu else ""
-        parser.error(
-            f"{', '.join(sorted(unable))}: not measured with {options.dtype} weights{held}"
-        )
+        parser.error(f"{', '.join(sorted(unable))}: not measured with {options.dtype} weights")
     options.peers = options.peers or able
     return options
 
@@ -204,28 +200,32 @@ def commands(
     common: list[str | Path] = ["--dtype", options.dtype]
     # Both read the weights of a GGUF file as they are stored.
     own = [] if options.gguf else common
-    is_quantized = options.dtype in QUANTIZED
+    is_quantized = options.dtype in QUANTIZED and not options.gguf
+    converted = CONVERTED / f"{peer}-{options.dtype}-{fingerprint(model)}"
+    if options.gguf:
+        converted = model
+    command: list[str | Path] = [python, HERE / f"run_{peer}.py", model, workload, *common]
+    command += ["--rows", str(options.rows), "--threads", threads, "--converted", converted]
+    if is_quantized:
+        say(f"chairlift quantize {model} --format {options.dtype}, unless it is there")
+        model = quantized(model, options.dtype)
     chairlift: list[str | Path] = [Path(sys.executable).with_name("chairlift")]
     chairlift += ["bench", "offline", model, "--workload", workload, "--json"]
     if options.served:
         chairlift = [sys.executable, "-m", "benchmarks.peers.run_served", model, workload]
-    chairlift += ["--dtype", "bfloat16", "--quantize", options.dtype] if is_quantized else own
+    # A model that is stored in a format has it already.
+    chairlift += [] if is_quantized else own
     # Random weights repeat themselves, which drafts would profit from; the peers have none.
     chairlift += ["--kv-cache-dtype", options.kv_cache_dtype, "--drafts", "off"]
     chairlift += ["--max-num-batched-tokens", str(STEP_TOKENS)]
     chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
-    converted = HOME / "converted" / f"{peer}-{options.dtype}-{fingerprint(model)}"
-    if options.gguf:
-        converted = model
-    converted.parent.mkdir(exist_ok=True)
-    command: list[str | Path] = [python, HERE / f"run_{peer}.py", model, workload, *common]
-    command += ["--rows", str(options.rows), "--threads", threads, "--converted", converted]
+    CONVERTED.mkdir(exist_ok=True)
     return chairlift, command
 
 
 def gguf_file(name: str, model: Path, pythons: dict[str, Path]) -> Path:
     """Return the GGUF file in a format that llama.cpp makes of the model."""
-    converted = HOME / "converted" / f"{name}-{fingerprint(model)}.gguf"
+    converted = CONVERTED / f"{name}-{fingerprint(model)}.gguf"
     if not converted.exists():
         say(f"making {converted}")
         converted.parent.mkdir(exist_ok=True)
@@ -233,13 +233,6 @@ def gguf_file(name: str, model: Path, pythons: dict[str, Path]) -> Path:
         command += [os.devnull, "--dtype", name, "--rows", "1", "--threads", "1"]
         call([*command, "--converted", converted, "--convert-only"])
     return converted
-
-
-def fingerprint(model: Path) -> str:
-    """Return a name of a model and its files, which changes when a file does."""
-    files = sorted(path for path in model.glob("*") if path.is_file()) or [model]
-    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(repr((str(model.resolve()), facts)).encode()).hexdigest()[:12]
 
 
 def made_model(shape: str) -> Path:

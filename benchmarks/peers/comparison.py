@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers.environments import PeerError, call
+from benchmarks.peers.processes import PeerError, call
 
 Command = Sequence[str | Path]
 

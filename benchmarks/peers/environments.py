@@ -1,21 +1,18 @@
 """Install each peer, in pinned versions, into an environment of its own."""
 
-import os
 import shutil
-import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.peers.held_libraries import held_environment, preloaded
+from benchmarks.peers.processes import PeerError, call
 
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements"
 LLAMACPP_SDIST = "llama-cpp-python==0.3.36"
 """Carries the sources of llama.cpp, so that no Git is needed."""
-
-
-class PeerError(Exception):
-    """A peer cannot be installed or run; the message is one line."""
 
 
 def install(peer: str, home: Path) -> Path:
@@ -49,19 +46,22 @@ def install(peer: str, home: Path) -> Path:
     return python
 
 
-def limits(peer: str, home: Path, cpu: str) -> dict[str, str]:
-    """Return environment variables that hold Chairlift and a peer to a set of instructions.
+def held_to(cpu: str, peer: str, home: Path) -> tuple[Path, dict[str, str]]:
+    """Hold Chairlift and a peer to a set of instructions.
 
-    Those of OpenVINO and transformers hold oneDNN and ATen to it; OpenVINO's attention still takes
-    the widest registers of the processor. llama.cpp's kernels are compiled again.
+    Variables hold oneDNN and ATen, which transformers calls. OpenVINO asks the processor: its
+    libraries get another answer. llama.cpp's kernels are compiled again.
 
     Args:
+        cpu: `avx2`.
         peer: As of `install`, which has installed it.
         home: As of `install`.
-        cpu: `avx2`.
+
+    Returns:
+        The Python of the peer, and environment variables for both sides.
 
     Raises:
-        PeerError: The peer has no such limit.
+        PeerError: The peer has no such limit, or a tool is missing.
     """
     if peer == "vllm":
         message = "its kernels cannot be held to fewer instructions"
@@ -73,37 +73,11 @@ def limits(peer: str, home: Path, cpu: str) -> dict[str, str]:
         defines = ["GGML_NATIVE=OFF", *(f"{name}=ON" for name in sets)]
         _cmake(home / peer, build, defines, ["ggml-cpu"])
         variables["LD_LIBRARY_PATH"] = str(build / "bin")
-    return variables
-
-
-def call(
-    command: Sequence[str | Path],
-    *,
-    cwd: Path | None = None,
-    variables: Mapping[str, str] | None = None,
-) -> str:
-    """Run a command, with environment variables beside those of this process; return its output.
-
-    Raises:
-        PeerError: It failed; the message is the last line that it wrote.
-    """
-    try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=os.environ | (variables or {}),
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-    except OSError as error:
-        message = f"{command[0]}: {error.strerror}"
-        raise PeerError(message) from None
-    if done.returncode != 0:
-        lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
-        message = f"{Path(command[0]).name} ended with {done.returncode}: {lines[-1].strip()}"
-        raise PeerError(message)
-    return done.stdout
+    environment = home / peer
+    if peer == "openvino":
+        environment = held_environment(environment)
+        variables["LD_PRELOAD"] = str(preloaded(environment))
+    return environment / "bin" / "python", variables
 
 
 def _make_environment(environment: Path) -> None:

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def make_model(gguf: Path, folder: Path) -> None:
-    """Widen SmolLM2, and rotate its residual stream: the same function by other weights."""
+    """Widen SmolLM2, rotate its residual stream, and round its weights to bfloat16."""
     read = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     )
@@ -39,16 +39,17 @@ def make_model(gguf: Path, folder: Path) -> None:
     model.load_state_dict(read.state_dict())
     rotate(model)
     partial = folder.with_name(f"{folder.name}.partial")
-    model.save_pretrained(partial)
+    model.bfloat16().save_pretrained(partial)
     save_tokenizer(gguf, model.config.vocab_size, partial)
     partial.rename(folder)
 
 
 def save_tokenizer(gguf: Path, vocab_size: int, folder: Path) -> None:
-    """Write the tokenizer of a file, less the tokens that transformers adds to those of a Llama."""
+    """Write the tokenizer of a file, less what transformers adds to that of a Llama."""
     read = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     parts = json.loads(read.backend_tokenizer.to_str())
     parts["added_tokens"] = [own for own in parts["added_tokens"] if own["id"] < vocab_size]
+    parts["decoder"] = parts["pre_tokenizer"]
     Tokenizer.from_str(json.dumps(parts)).save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

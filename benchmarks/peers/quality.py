@@ -2,10 +2,11 @@
 
     python -m benchmarks.peers.quality [docs/internals/scheduler.md] [--windows 8]
 
-SmolLM2 is widened, and its residual stream is rotated: the file of the package lies on the grid of
-Q4_1, where four bits lose nothing. A window is scored in its second half, and compared with the
-probabilities that transformers computes in float32. The files that llama.cpp makes are computed by
-Chairlift, which rounds their inputs to eight bits in groups of 32, as llama.cpp does.
+SmolLM2 is widened, its residual stream is rotated, and its weights are rounded to bfloat16: the
+file of the package lies on the grid of Q4_1, where four bits lose nothing. A window is scored in
+its second half, and compared with the probabilities that transformers computes in float32. The
+files that llama.cpp makes are computed by Chairlift, which rounds their inputs to eight bits in
+groups of 32, as llama.cpp does.
 """
 
 import argparse
@@ -17,22 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from chairlift.api.config import Dtype, Quantize
+from chairlift.api.config import Quantize
 from chairlift.bench.quality import ModelFormat, WindowModel, cut_windows
 from numpy.typing import NDArray
 
-from benchmarks.peers.environments import PeerError, call, install
+from benchmarks.peers.converted import QUANTIZED, quantized
+from benchmarks.peers.environments import install
+from benchmarks.peers.processes import PeerError, call
 
 HERE = Path(__file__).parent
 HOME = HERE.parents[1] / ".tools" / "peers"
 TEXT = HERE.parents[1] / "docs" / "internals" / "scheduler.md"
 WINDOW = 512
 Floats = NDArray[np.float32]
-FORMATS = {
-    "bfloat16": (Dtype.BFLOAT16, Quantize.NONE),
-    "int8": (Dtype.BFLOAT16, Quantize.INT8),
-    "int4": (Dtype.BFLOAT16, Quantize.INT4),
-}
+FORMATS = ("bfloat16", *QUANTIZED)
 
 
 def main() -> None:
@@ -80,9 +79,8 @@ def measure(
     rows = {}
     for name in names:
         say(f"quality: Chairlift, {name}")
-        dtype, quantize = FORMATS[name]
-        model = ModelFormat.of(str(folder), dtype=dtype, quantize=quantize)
-        rows["Chairlift", name] = divergence(windows, expected, log_probs(model, windows))
+        for engine, model in own_formats(folder, name).items():
+            rows[engine, name] = divergence(windows, expected, log_probs(model, windows))
         if "openvino" in peers:
             say(f"quality: OpenVINO, {name}")
             converted = HOME / "converted" / f"openvino-{name}-quality"
@@ -94,6 +92,16 @@ def measure(
             own = ModelFormat.of(str(llamacpp_file(folder, name)))
             rows["llama.cpp", name] = divergence(windows, expected, log_probs(own, windows))
     return rows
+
+
+def own_formats(folder: Path, name: str) -> dict[str, ModelFormat]:
+    """Return the model in a format: as `chairlift quantize` stores it, and made while loading."""
+    if name not in QUANTIZED:
+        return {"Chairlift": ModelFormat.of(str(folder))}
+    return {
+        "Chairlift": ModelFormat.of(str(quantized(folder, name))),
+        f"Chairlift --quantize {name}": ModelFormat.of(str(folder), quantize=Quantize(name)),
+    }
 
 
 def llamacpp_file(folder: Path, name: str) -> Path:

@@ -1494,7 +1494,8 @@ class Linear:
 def row_bytes(block_type: str, num_weights: int) -> int | None:
     """The bytes of a row in blocks; None if its weights are no whole blocks.
 
-    Rows of INT8_ROTATED_128 end with blocks of INT8_ROTATED where 128 weights are not left.
+    Where 128 weights are not left, rows of INT8_ROTATED_128 and INT4_ROTATED_128 end with blocks of
+    INT8_ROTATED and INT4_ROTATED.
 
     Raises:
         ValueError: The type is unknown.

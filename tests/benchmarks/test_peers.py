@@ -17,7 +17,8 @@ from benchmarks.peers.comparison import (
     table,
     with_kept_rows,
 )
-from benchmarks.peers.environments import PeerError, limits
+from benchmarks.peers.environments import held_to
+from benchmarks.peers.processes import PeerError
 from benchmarks.peers.workload import KINDS, write_workload
 
 ROOT = Path(__file__).parents[2]
@@ -76,11 +77,11 @@ def test_both_sides_are_held_to_the_same_instructions(tmp_path: Path) -> None:
     )
     chairlift = [sys.executable, "-c", program + "len(os.environ['CHAIRLIFT_CPU'])}))"]
     peer = [sys.executable, "-c", program + "len(os.environ['ONEDNN_MAX_CPU_ISA'])}))"]
-    held = limits("openvino", tmp_path, "avx2")
+    _, held = held_to("avx2", "transformers", tmp_path)
     comparison = compare("peer", chairlift, peer, 1, lambda _: None, held)
     assert comparison.ratios == [1.0]
     with pytest.raises(PeerError, match="cannot be held to fewer instructions"):
-        limits("vllm", tmp_path, "avx2")
+        held_to("avx2", "vllm", tmp_path)
 
 
 def test_a_peer_without_a_result_is_named(tmp_path: Path) -> None:

@@ -25,10 +25,6 @@ from tests.cli.conftest import Run
             "quantize /nope out --tokens -1",
             "--tokens: input should be greater than or equal to 0, got '-1'",
         ),
-        (
-            "quantize /nope out --format int8 --tokens 64",
-            "--tokens: expected only with --format int4, got 64",
-        ),
         ("bench quality --text /dev/zero", "--text: /dev/zero: not a regular file"),
         (
             "bench quality --text /nope --against-dtype bfloat16",

@@ -90,15 +90,50 @@ def test_a_stored_model_has_the_bits_of_one_that_is_quantized_while_loading(tmp_
     assert torch.equal(logits(tmp_path / "out"), logits(model, Quantize.INT8))
 
 
-def test_rows_that_are_no_multiple_of_128_are_stored_whole(tmp_path):
-    (tmp_path / "model").mkdir()
-    model = families.build("llama", hidden_size=192, intermediate_size=416)
-    families.save(model, tmp_path / "model")
-    tiny_model.write_tokenizer(tmp_path / "model", families.SIZES["vocab_size"] - 5)
-    quantize_model(str(tmp_path / "model"), tmp_path / "out", "int8", num_tokens=None)
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Return a model whose rows have whole blocks of 128 weights, and what is left of them."""
+    folder = tmp_path_factory.mktemp("wide")
+    families.save(families.build("llama", hidden_size=192, intermediate_size=416), folder)
+    tiny_model.write_tokenizer(folder, families.SIZES["vocab_size"] - 5)
+    return folder
+
+
+def test_rows_that_are_no_multiple_of_128_are_stored_whole(wide, tmp_path):
+    quantize_model(str(wide), tmp_path / "out", "int8", num_tokens=None)
     rows = load_file(tmp_path / "out" / "model.safetensors")[f"{ROW}.int8_rotated_128"]
     assert rows.shape[1] == 3 * 130 + 34
-    assert torch.equal(logits(tmp_path / "out"), logits(tmp_path / "model", Quantize.INT8))
+    assert torch.equal(logits(tmp_path / "out"), logits(wide, Quantize.INT8))
+
+
+@pytest.mark.parametrize(("weight_format", "row_bytes"), [("int8", 424), ("int4", 3 * 68 + 20)])
+def test_compensated_blocks_have_the_values_that_they_are_widened_to(
+    wide, tmp_path, weight_format, row_bytes
+):
+    out = tmp_path / "out"
+    quantize_model(str(wide), out, weight_format, num_tokens=512)
+    rows = load_file(out / "model.safetensors")[f"{ROW}.{weight_format}_rotated_128"]
+    assert rows.shape[1] == row_bytes
+    kept, widened = logits(out), logits(out, dtype=Dtype.FLOAT32)
+    assert (kept - widened).square().mean() < 1e-3 * widened.square().mean()
+
+
+def test_experts_are_rounded_alone_by_groups_of_32(tmp_path):
+    model, out = saved(tmp_path / "model", "qwen3 moe, a dense layer"), tmp_path / "out"
+    quantize_model(str(model), out, "int4", num_tokens=64)
+    types = ModelConfig.load(out).quant_types.items()
+    assert {kind for name, kind in types if ".experts." in name} == {"INT4_ROTATED"}
+    attention = {kind for name, kind in types if "self_attn" in name}
+    assert attention == {"INT4_ROTATED_128"}
+
+
+def test_a_model_of_the_second_version_has_groups_of_32_in_four_bits(tmp_path):
+    model, out = saved(tmp_path / "model"), tmp_path / "out"
+    quantize_model(str(model), out, "int4", num_tokens=None)
+    expected = logits(out)
+    change_config(out, version=2)
+    assert set(ModelConfig.load(out).quant_types.values()) == {"INT4_ROTATED", "INT8_ROTATED_128"}
+    assert torch.equal(logits(out), expected)
 
 
 def test_a_model_of_the_first_version_keeps_a_scale_per_32_weights(tmp_path):
@@ -128,21 +163,41 @@ def test_every_family_is_quantized_for_the_text_that_it_writes(tmp_path, family)
     assert (ours - expected).square().mean() < 0.3 * expected.square().mean()
 
 
-@pytest.mark.parametrize(("block_type", "most"), [("INT4_ROTATED", 0.7), ("INT8_ROTATED_128", 0.7)])
-def test_compensated_errors_are_smaller_for_inputs_that_depend_on_each_other(block_type, most):
+@pytest.mark.parametrize("block_type", ["INT4_ROTATED_128", "INT8_ROTATED_128"])
+def test_compensated_errors_are_smaller_for_inputs_that_depend_on_each_other(block_type):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 24, generator=generator) @ torch.randn(24, 192, generator=generator)
     x += 0.3 * torch.randn(x.shape, generator=generator)
     weight = torch.randn(100, 192, generator=generator)
     moments = SecondMoments(192)
     moments.add(x)
-    compensated = round_compensated(weight, block_type, moments.factor())
     errors = []
-    for blocks in (compensated, round_plainly(weight, block_type)):
+    for factor in (moments.factor(), None):
         rounded = torch.empty_like(weight)
-        _core.dequantize(blocks, block_type, rounded)
+        _core.dequantize(round_compensated(weight, factor, block_type), block_type, rounded)
         errors.append(float((x @ (rounded - weight).T).square().mean()))
-    assert 0 < errors[0] < most * errors[1]
+    assert 0 < errors[0] < 0.7 * errors[1]
+
+
+@pytest.mark.parametrize("block_type", ["INT4_ROTATED_128", "INT8_ROTATED_128"])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, 1e30])
+def test_a_weight_that_no_scale_holds_gives_no_finite_output(block_type, number):
+    weight = torch.ones(3, 160)
+    weight[1, 70] = number
+    blocks = round_compensated(weight, None, block_type)
+    rounded = torch.empty_like(weight)
+    _core.dequantize(blocks, block_type, rounded)
+    assert [bool(row.isfinite().all()) for row in rounded] == [True, False, True]
+
+
+def test_weights_of_one_value_keep_it():
+    weight = torch.full((2, 160), 0.75)
+    # Rotated back, so that the blocks are of one value.
+    _core.rotate(weight)
+    rounded = torch.empty_like(weight)
+    blocks = round_compensated(weight, None, "INT4_ROTATED_128")
+    _core.dequantize(blocks, "INT4_ROTATED_128", rounded)
+    assert torch.allclose(rounded, weight, atol=1e-5)
 
 
 def test_inputs_that_say_nothing_compensate_nothing():
@@ -167,7 +222,7 @@ def test_a_stored_model_may_be_widened(llama):
 def test_the_layers_keep_their_blocks_and_the_head_has_eight_bits(llama):
     types = ModelConfig.load(llama[1]).quant_types
     assert types.pop("lm_head.weight") == "INT8_ROTATED_128"
-    assert set(types.values()) == {"INT4_ROTATED"}
+    assert set(types.values()) == {"INT4_ROTATED_128"}
     assert len(types) == 7 * families.SIZES["num_hidden_layers"]
 
 
@@ -198,7 +253,7 @@ def test_a_stored_model_is_not_quantized_again(llama, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 3}, "quantization_config.version: expected 1 or 2, got 3"),
+        ({"version": 4}, "quantization_config.version: expected 1, 2 or 3, got 4"),
         ({"rotation": 128}, "quantization_config.rotation: expected 64, got 128"),
         (
             {"version": 1, "group_size": 64},
@@ -216,11 +271,11 @@ def test_a_foreign_version_is_refused_by_field(stored, changes, message):
 
 
 def with_fewer_outputs(tensors):
-    tensors[f"{ROW}.int4_rotated"] = tensors[f"{ROW}.int4_rotated"][:-1].clone()
+    tensors[f"{ROW}.int4_rotated_128"] = tensors[f"{ROW}.int4_rotated_128"][:-1].clone()
 
 
 def with_a_cut_block(tensors):
-    tensors[f"{ROW}.int4_rotated"] = tensors[f"{ROW}.int4_rotated"][:, :-1].clone()
+    tensors[f"{ROW}.int4_rotated_128"] = tensors[f"{ROW}.int4_rotated_128"][:, :-1].clone()
 
 
 def with_two_formats(tensors):
@@ -228,20 +283,20 @@ def with_two_formats(tensors):
 
 
 def with_signed_bytes(tensors):
-    tensors[f"{ROW}.int4_rotated"] = tensors[f"{ROW}.int4_rotated"].view(torch.int8)
+    tensors[f"{ROW}.int4_rotated_128"] = tensors[f"{ROW}.int4_rotated_128"].view(torch.int8)
 
 
 def without_blocks(tensors):
-    del tensors[f"{ROW}.int4_rotated"]
+    del tensors[f"{ROW}.int4_rotated_128"]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (with_fewer_outputs, f"{ROW}.weight: expected shape "),
-        (with_a_cut_block, f"{ROW}.int4_rotated: expected rows of whole blocks, got "),
+        (with_a_cut_block, f"{ROW}.int4_rotated_128: expected rows of whole blocks, got "),
         (with_two_formats, f"{ROW}.int8_rotated: expected one format of a layer, got "),
-        (with_signed_bytes, f"{ROW}.int4_rotated: expected type U8, got I8"),
+        (with_signed_bytes, f"{ROW}.int4_rotated_128: expected type U8, got I8"),
         (without_blocks, f"{ROW}.weight: missing"),
     ],
     ids=["outputs", "cut", "two formats", "type", "missing"],

@@ -149,6 +149,25 @@ def test_a_layer_of_stored_blocks_has_the_bits_of_its_twin(block_type, twin, in_
     assert (values - weight).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("in_features", [96, 128, 224, 576])
+def test_four_bits_with_a_scale_and_minimum_per_128_have_the_bits_of_their_twin(in_features):
+    x, bias = reference.rotated(randn(7, in_features)), randn(50, seed=2)
+    generator = torch.Generator().manual_seed(1)
+    whole = in_features - in_features % 128
+    rows, y = [], bias
+    for first, last, group in ((0, whole, 128), (whole, in_features, 32)):
+        codes = torch.randint(16, (50, (last - first) // group, group), generator=generator)
+        head = torch.rand(50, codes.shape[1], 2, generator=generator).half()
+        low, high = codes.byte().view(50, -1, group // 32, 2, 16).unbind(3)
+        nibbles = (low | high << 4).flatten(2)
+        rows.append(torch.cat((head.view(torch.uint8), nibbles), 2).flatten(1))
+        scales, minima = head.float().unbind(-1)
+        if first < last:
+            y = reference.linear_in_groups(x[:, first:last], codes, scales, minima, y)
+    layer = Linear.from_blocks(torch.cat(rows, 1), "INT4_ROTATED_128", bias, torch.float32)
+    assert torch.equal(layer(randn(7, in_features)), y)
+
+
 def test_rows_that_are_no_whole_blocks_have_no_bytes_and_no_weights():
     assert [_core.row_bytes("INT8_ROTATED_128", n) for n in (0, 32, 160, 130)] == [0, 34, 164, None]
     assert [_core.row_bytes("Q4_K", n) for n in (256, 128)] == [144, None]
@@ -166,6 +185,7 @@ def test_a_layer_takes_the_bytes_that_are_told():
         "int8": 8.125,
         "INT8_ROTATED": 8.5,
         "INT8_ROTATED_128": 8.125,
+        "INT4_ROTATED_128": 4.25,
         "int4": 5,
         "Q8_0": 8.5,
         "Q4_0": 4.5,

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from chairlift.api.errors import ConfigError
 from chairlift.checkpoints.files.folder import MODEL_HELP, check_model
 from chairlift.cli.progress import Progress
 
@@ -28,27 +27,21 @@ def quantize(
     tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of the text that the model writes, for int4; default: 8192. 0 rounds each"
-            " weight alone.",
+            help="Tokens of the text that the model writes; default: 8192. 0 rounds each weight"
+            " alone.",
             min=0,
         ),
     ] = None,
 ) -> None:
     """Quantize a model, and store it as a folder that loads without quantizing again.
 
-    int4: errors of weights are compensated by weights of later inputs, for the inputs that the
-    layers get in a text that the model writes itself. int8: each weight is rounded alone.
+    Errors of weights are compensated by weights of later inputs, for the inputs that the layers get
+    in a text that the model writes itself.
     """
-    if tokens is not None and weight_format is WeightFormat.INT8:
-        message = f"tokens: expected only with --format int4, got {tokens}"
-        raise ConfigError(message)
     check_model(model)
     from chairlift.engine.quantizing import NUM_TOKENS, quantize_model
 
-    if weight_format is WeightFormat.INT4:
-        num_tokens = NUM_TOKENS if tokens is None else tokens
-    else:
-        num_tokens = 0
+    num_tokens = NUM_TOKENS if tokens is None else tokens
     progress = Progress("layers", doing="quantizing")
 
     def on_progress(done: int, total: int) -> None:

@@ -24,8 +24,8 @@ from chairlift.model.quantizing.checkpoint import write_quantized
 
 NUM_TOKENS: Final = 8192
 """Tokens of the text that a model writes."""
-_LENGTH: Final = 512
-"""Tokens of a row of it."""
+_LENGTH: Final = 128
+"""Tokens of a row of it: with more rows it varies more."""
 _SEED: Final = 0
 _WEIGHTS: Final = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx"))
 """Ends of the names of files that the output does not have."""

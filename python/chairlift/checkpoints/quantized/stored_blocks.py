@@ -1,8 +1,9 @@
 """What `chairlift quantize` writes: the blocks of each quantized layer as a tensor of bytes.
 
-The name of the tensor says what the blocks are: `NAME.int8_rotated_128` or `NAME.int4_rotated`,
-uint8 `[N, bytes of a row]`, stand for `NAME.weight` `[N, K]`. `quantization_config` of config.json
-has the version of these blocks and the format that was asked for.
+The name of the tensor says what the blocks are: `NAME.int8_rotated_128`, `NAME.int4_rotated_128`
+or `NAME.int4_rotated`, uint8 `[N, bytes of a row]`, stand for `NAME.weight` `[N, K]`.
+`quantization_config` of config.json has the version of these blocks and the format that was asked
+for.
 """
 
 from dataclasses import dataclass
@@ -21,19 +22,27 @@ from chairlift.checkpoints.quantized.layouts import Parts, fail
 
 METHOD: Final = "chairlift"
 """`quant_method` of such a checkpoint."""
-VERSION: Final = 2
+VERSION: Final = 3
 """The version that is written: the weights that share a scale depend on the type of the blocks."""
-_FACTS: Final = {1: {"group_size": 32, "rotation": 64}, VERSION: {"rotation": 64}}
+_FACTS: Final = {
+    1: {"group_size": 32, "rotation": 64},
+    2: {"rotation": 64},
+    VERSION: {"rotation": 64},
+}
 """What is said of the blocks by version: weights that share a scale, and the largest block of the
 rotation. Other versions and values are refused."""
 BLOCK_PARTS: Final = {
     "int8_rotated": "INT8_ROTATED",
     "int8_rotated_128": "INT8_ROTATED_128",
     "int4_rotated": "INT4_ROTATED",
+    "int4_rotated_128": "INT4_ROTATED_128",
 }
-"""Block types by the last part of a tensor's name; the first is of version 1."""
+"""Block types by the last part of a tensor's name; the first is of version 1, the last came with
+version 3."""
 FORMATS: Final = {"int8": "INT8_ROTATED_128", "int4": "INT4_ROTATED"}
-"""Block types that are written, by what `--format` calls them."""
+"""Block types of weights that are rounded alone, by what `--format` calls them."""
+COMPENSATED: Final = {"int8": "INT8_ROTATED_128", "int4": "INT4_ROTATED_128"}
+"""Block types of weights whose errors are compensated."""
 
 
 def stored_config(weight_format: str) -> dict[str, Any]:

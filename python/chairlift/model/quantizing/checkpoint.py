@@ -15,6 +15,7 @@ from chairlift.checkpoints.files.stored import DTYPES, Shape, WeightTensor
 from chairlift.checkpoints.quantized.groups import BLOCK
 from chairlift.checkpoints.quantized.stored_blocks import (
     BLOCK_PARTS,
+    COMPENSATED,
     FORMATS,
     blocks_shape,
 )
@@ -84,9 +85,9 @@ def write_quantized(
         ModelError: The checkpoint is not that of the model, or cannot be read.
     """
     with ExitStack() as files:
-        writer = _Writer(model, config, weight_format, files)
+        writer = _Writer(model, config, weight_format, ids, files)
         with WrittenFile(out, writer.announced()) as file:
-            for name, numbers in writer.tensors(ids, on_layer):
+            for name, numbers in writer.tensors(on_layer):
                 file.write(name, numbers)
 
 
@@ -94,9 +95,15 @@ class _Writer:
     """Names the tensors once, for the header and for the writing."""
 
     def __init__(
-        self, model: Path, config: ModelConfig, weight_format: str, files: ExitStack
+        self,
+        model: Path,
+        config: ModelConfig,
+        weight_format: str,
+        ids: Tensor | None,
+        files: ExitStack,
     ) -> None:
         self._config = config
+        self._ids = ids
         self._tensors = tensors = model_tensors(config.spec, config.names)
         checkpoint = Checkpoint.open(model, files, config.scheme, config.names)
         checkpoint = checkpoint.without(config.ignored)
@@ -107,9 +114,10 @@ class _Writer:
         self._checkpoint = replace(
             checkpoint, tensors={n: t for n, t in checkpoint.tensors.items() if n in shapes}
         )
-        self._block_type = FORMATS[weight_format]
+        alone = FORMATS[weight_format]
+        compensated = alone if ids is None else COMPENSATED[weight_format]
         self._quantized = {
-            f"{name}.weight": self._block_type
+            f"{name}.weight": alone if isinstance(part, ExpertTensors) else compensated
             for part in replace(tensors, head=None).leaves()
             for linear in _linear_parts(part)
             if _is_quantized(linear)
@@ -129,9 +137,7 @@ class _Writer:
             announced[_stored_name(name, block_type)] = "U8", shape
         return announced
 
-    def tensors(
-        self, ids: Tensor | None, on_layer: Callable[[], None]
-    ) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, on_layer: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor by its name."""
         for name, tensor in self._plain():
             numbers = torch.empty(
@@ -139,14 +145,14 @@ class _Writer:
             )
             tensor.read(numbers)
             yield name, numbers
+        ids = self._ids
         layers = self._rounded_layers() if ids is None else self._compensated_layers(ids)
         for layer in layers:
             for name, blocks in layer.items():
                 yield _stored_name(name, self._quantized[name]), blocks
             on_layer()
         for name in self._after_layers():
-            block_type = self._quantized[name]
-            yield _stored_name(name, block_type), round_plainly(self._rows(name), block_type)
+            yield _stored_name(name, self._quantized[name]), self._rounded(name)
 
     def _plain(self) -> Iterator[tuple[str, WeightTensor]]:
         """Yield the tensors that stay as they are."""
@@ -187,10 +193,13 @@ class _Writer:
         source.read(rows)
         return rows
 
+    def _rounded(self, name: str) -> Tensor:
+        """Return the blocks of a matrix each of whose weights is rounded alone."""
+        return round_plainly(self._rows(name), self._quantized[name])
+
     def _rounded_layers(self) -> Iterator[dict[str, Tensor]]:
         for number in range(len(self._tensors.layers)):
-            names = self._of_layer(number)
-            yield {name: round_plainly(self._rows(name), self._block_type) for name in names}
+            yield {name: self._rounded(name) for name in self._of_layer(number)}
 
     def _compensated_layers(self, ids: Tensor) -> Iterator[dict[str, Tensor]]:
         """Yield the blocks of each layer, for the inputs that the quantized ones before it make."""
@@ -207,16 +216,13 @@ class _Writer:
                 names = [f"{name}.weight" for name in observed.tensors.names]
                 blocks |= self._compensated(names, observed.moments.factor())
             rest = [name for name in self._of_layer(number) if name not in blocks]
-            blocks |= {name: round_plainly(self._rows(name), self._block_type) for name in rest}
+            blocks |= {name: self._rounded(name) for name in rest}
             text.advance(number, tensors.map(self._quantized_reader(blocks).part))
             yield {name: blocks[name] for name in self._of_layer(number)}
 
     def _compensated(self, names: list[str], factor: Tensor | None) -> dict[str, Tensor]:
         rows = [self._rows(name) for name in names]
-        if factor is None:
-            rounded = round_plainly(torch.cat(rows), self._block_type)
-        else:
-            rounded = round_compensated(torch.cat(rows), self._block_type, factor)
+        rounded = round_compensated(torch.cat(rows), factor, self._quantized[names[0]])
         parts = torch.split(rounded, [len(part) for part in rows])
         return dict(zip(names, parts, strict=True))
 
@@ -224,11 +230,12 @@ class _Writer:
         """Return a reader of a layer that is quantized."""
         source, tensors = self._checkpoint.source, self._checkpoint.tensors
         quantized: dict[str, WeightTensor] = {
-            name: _QuantizedTensor(source, name, tensors[name].shape, self._block_type, stored)
+            name: _QuantizedTensor(source, name, tensors[name].shape, self._quantized[name], stored)
             for name, stored in blocks.items()
         }
         checkpoint = Checkpoint(source, {**tensors, **quantized})
-        return self._reader(WeightReader, checkpoint, dict.fromkeys(blocks, self._block_type))
+        types = {name: self._quantized[name] for name in blocks}
+        return self._reader(WeightReader, checkpoint, types)
 
     def _reader(
         self, kind: type[_Reader], checkpoint: Checkpoint, quant_types: dict[str, str]

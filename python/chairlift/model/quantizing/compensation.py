@@ -1,8 +1,8 @@
 """Rounds the weights of a layer so that later weights make up for the errors of earlier ones.
 
 Sources: GPTQ (Frantar et al., 2023), which is Optimal Brain Quantization (Frantar and Alistarh,
-2022) with a fixed order of inputs. Here a block of inputs gets its scale (and minimum) from the
-weights as they are when its turn comes, errors before it included, by the rule of `--quantize`.
+2022) with a fixed order of inputs. Here a block of inputs gets its scale and minimum from the
+weights as they are when its turn comes, errors before it included.
 """
 
 from typing import Final
@@ -17,8 +17,12 @@ from chairlift.checkpoints.quantized.stored_blocks import block_bounds, blocks_s
 _DAMPING: Final = 0.01
 """Part of the mean second moment that is added to each: few tokens leave some directions unseen."""
 _MAX_TRIES: Final = 6
-_PLAIN: Final = {"INT8_ROTATED_128": ("Q8_0", 1), "INT4_ROTATED": ("Q4_1", 2)}
-"""The type of blocks of 32 weights that are rotated already, and the numbers before their codes."""
+_RANGES: Final = [0.6 + 0.025 * step for step in range(21)]
+"""Parts of the range of the weights of a block that are tried for its codes of four bits."""
+_HIGHEST: Final = {"INT8_ROTATED_128": 127, "INT4_ROTATED_128": 15}
+"""The highest code by type of blocks."""
+_AFFINE: Final = frozenset(("INT4_ROTATED_128",))
+"""Types whose blocks have a minimum, and codes from 0 on; others have as many codes below 0."""
 
 
 class SecondMoments:
@@ -65,56 +69,99 @@ def round_plainly(weight: Tensor, block_type: str) -> Tensor:
     return blocks
 
 
-def round_compensated(weight: Tensor, block_type: str, factor: Tensor) -> Tensor:
+def round_compensated(weight: Tensor, factor: Tensor | None, block_type: str) -> Tensor:
     """Return the blocks of a weight, each error spread over the inputs that come later.
 
     Args:
         weight: float32 `[N, K]`; K is a multiple of 32.
-        block_type: A type of rotated weights that `chairlift quantize` writes.
-        factor: `SecondMoments.factor` of the layer's inputs.
+        factor: `SecondMoments.factor` of the layer's inputs; without one each weight is rounded
+            alone.
+        block_type: A type of `COMPENSATED`.
 
     Returns:
         uint8 `[N, bytes of a row]`.
     """
     w = weight.contiguous().clone()
     _core.rotate(w)
+    if factor is None:
+        factor = torch.eye(w.shape[1])
+    highest, is_affine = _HIGHEST[block_type], block_type in _AFFINE
     blocks = []
     for first, last in block_bounds(w.shape[1], block_type):
         weights = w[:, first:last].contiguous()
-        head = _head(weights, block_type)
-        codes, errors = _round_block(weights, head, factor[first:last, first:last])
-        blocks += [head.view(torch.uint8), _packed(codes, head)]
+        head = _affine_head(weights, highest) if is_affine else _scale(weights, highest)
+        codes, errors = _round_block(weights, head, highest, factor[first:last, first:last])
+        blocks += [head.view(torch.uint8), _packed_nibbles(codes) if is_affine else _bytes(codes)]
         w[:, last:].addmm_(errors, factor[first:last, last:], alpha=-1)
     return torch.cat(blocks, dim=1)
 
 
-def _head(weights: Tensor, block_type: str) -> Tensor:
-    """Return the scale, and the minimum if there is one, of a block: float16 `[N, 1 or 2]`.
+def _scale(weights: Tensor, highest: int) -> Tensor:
+    """Return the scale of a block `[N, K]` whose largest magnitude gets the highest code.
 
-    A scale of 128 weights is the largest of those that blocks of 32 would have.
+    Returns:
+        float16 `[N, 1]`.
     """
-    plain, num_numbers = _PLAIN[block_type]
-    blocks = round_plainly(weights, plain).view(len(weights), weights.shape[1] // BLOCK, -1)
-    return blocks[..., : 2 * num_numbers].contiguous().view(torch.float16).amax(dim=1)
+    return (weights.abs().amax(dim=1, keepdim=True) / highest).half()
 
 
-def _round_block(weights: Tensor, head: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+def _affine_head(weights: Tensor, highest: int) -> Tensor:
+    """Return the scale and the minimum of a block `[N, K]`, as float16 `[N, 2]`.
+
+    Parts of the range around its middle give codes, for which the best scale and minimum follow by
+    least squares. Those with the smallest squared error count, as in `--quantize int4`.
+    """
+    count = weights.shape[1]
+    low, high, total = weights.amin(dim=1), weights.amax(dim=1), weights.sum(dim=1)
+    smallest = torch.full_like(low, torch.inf)
+    head = torch.zeros(len(weights), 2, dtype=torch.float16)
+    for part in _RANGES:
+        scale = part * (high - low) / highest
+        codes = _codes(weights, scale, (high + low - highest * scale) / 2, highest)
+        ones, products = codes.sum(dim=1), (codes * weights).sum(dim=1)
+        determinant = count * codes.square().sum(dim=1) - ones.square()
+        # Codes that are all the same say nothing of a scale.
+        determinant[determinant == 0] = torch.inf
+        tried = torch.empty_like(head)
+        tried[:, 0] = (count * products - ones * total) / determinant
+        tried[:, 1] = (total - tried[:, 0] * ones) / count
+        scale, minimum = tried.float().unbind(dim=1)
+        codes = _codes(weights, scale, minimum, highest)
+        errors = (codes.mul_(scale[:, None]).add_(minimum[:, None]) - weights).square_().sum(dim=1)
+        is_smaller = errors < smallest
+        smallest[is_smaller], head[is_smaller] = errors[is_smaller], tried[is_smaller]
+    # Weights that are not finite, or too large for float16, make outputs that are not finite.
+    head[smallest.isinf()] = torch.nan
+    return head
+
+
+def _codes(weights: Tensor, scale: Tensor, minimum: Tensor, highest: int) -> Tensor:
+    inverse = _inverse(scale)
+    return ((weights - minimum[:, None]) * inverse[:, None]).round_().clamp_(0, highest)
+
+
+def _inverse(scale: Tensor) -> Tensor:
+    return torch.where(scale == 0, 0.0, 1 / scale)
+
+
+def _round_block(
+    weights: Tensor, head: Tensor, highest: int, factor: Tensor
+) -> tuple[Tensor, Tensor]:
     """Round the weights of a block input by input, and change what follows in it.
 
     Args:
-        weights: float32 `[N, K]`, changed.
-        head: float16 `[N, 1 or 2]`: the scale, and the minimum if there is one.
+        weights: float32 `[N, K]`.
+        head: float16 `[N, 1 or 2]`: the scales, and the minima if there are any.
+        highest: The highest code; the lowest is 0 with minima, else as far below 0.
         factor: `[K, K]`.
 
     Returns:
         The codes float32 `[N, K]`, and the errors `[N, K]` over the diagonal of the factor.
     """
-    has_minima = head.shape[1] == 2
-    heads = head.float()
-    scale = heads[:, 0]
-    minimum = heads[:, 1] if has_minima else torch.zeros_like(scale)
-    lowest, highest = (0, 15) if has_minima else (-127, 127)
-    inverse = torch.where(scale == 0, 0.0, 1 / scale)
+    scale, *minima = head.float().unbind(dim=1)
+    minimum = minima[0] if minima else torch.zeros_like(scale)
+    lowest = 0 if minima else -highest
+    inverse = _inverse(scale)
     columns = weights.T.contiguous()
     codes, errors = torch.empty_like(columns), torch.empty_like(columns)
     for k in range(len(columns)):
@@ -124,9 +171,12 @@ def _round_block(weights: Tensor, head: Tensor, factor: Tensor) -> tuple[Tensor,
     return codes.T, errors.T
 
 
-def _packed(codes: Tensor, head: Tensor) -> Tensor:
-    """Return codes float32 `[N, K]` as bytes: those of four bits, which have minima, by halves."""
-    if head.shape[1] == 1:
-        return codes.to(torch.int8).view(torch.uint8)
-    low, high = codes.to(torch.uint8).chunk(2, dim=1)
-    return low | high << 4
+def _bytes(codes: Tensor) -> Tensor:
+    return codes.to(torch.int8).view(torch.uint8)
+
+
+def _packed_nibbles(codes: Tensor) -> Tensor:
+    """Return codes float32 `[N, K]` as uint8 `[N, K / 2]`: of each 32, code k beside k + 16."""
+    halves = codes.to(torch.uint8).reshape(len(codes), -1, 2, BLOCK // 2)
+    low, high = halves.unbind(dim=2)
+    return (low | high << 4).flatten(1)

@@ -1,5 +1,5 @@
 //! Weights in blocks of 32, 128 or 256 neighbours along `k`: those of GGUF files, two that others are rewritten to, and
-//! three of rotated weights, which `chairlift quantize` writes or wrote.
+//! four of rotated weights, which `chairlift quantize` writes or wrote.
 //!
 //! The layouts of the former are those of `ggml-quants` (llama.cpp). A block is decoded to groups of 32 codes with scales and
 //! minima that are exactly those of the file: products of its half-precision factors and small integers fit
@@ -54,11 +54,13 @@ pub enum BlockType {
     Int8Rotated128,
     /// As [`Self::Q4_1`], of rotated weights.
     Int4Rotated,
+    /// 128 rotated weights of four bits, a scale and a minimum; what is left of a row is in blocks of [`Self::Int4Rotated`].
+    Int4Rotated128,
 }
 
 impl BlockType {
     /// Their names, for the most part those of GGUF.
-    pub const NAMES: [(&'static str, Self); 14] = [
+    pub const NAMES: [(&'static str, Self); 15] = [
         ("Q8_0", Self::Q8_0),
         ("Q4_0", Self::Q4_0),
         ("Q4_1", Self::Q4_1),
@@ -73,6 +75,7 @@ impl BlockType {
         ("INT8_ROTATED", Self::Int8Rotated),
         ("INT8_ROTATED_128", Self::Int8Rotated128),
         ("INT4_ROTATED", Self::Int4Rotated),
+        ("INT4_ROTATED_128", Self::Int4Rotated128),
     ];
 
     /// Weights and bytes of a block.
@@ -89,12 +92,17 @@ impl BlockType {
             Self::Q6K => (256, 210),
             Self::Affine8 => (32, 40),
             Self::Int8Rotated128 => (128, 130),
+            Self::Int4Rotated128 => (128, 68),
         }
     }
 
     /// The type of the blocks of what is left of a row; None where rows are whole blocks.
     fn rest(self) -> Option<Self> {
-        (self == Self::Int8Rotated128).then_some(Self::Int8Rotated)
+        match self {
+            Self::Int8Rotated128 => Some(Self::Int8Rotated),
+            Self::Int4Rotated128 => Some(Self::Int4Rotated),
+            _ => None,
+        }
     }
 
     /// Bytes of a row of weights; None if they are no whole blocks.
@@ -121,9 +129,10 @@ impl BlockType {
     pub fn format(self) -> WeightFormat {
         match self {
             Self::Q8_0 | Self::Int8Rotated => WeightFormat::Int8,
-            Self::Int8Rotated128 => WeightFormat::Int8Wide,
+            Self::Int8Rotated128 => WeightFormat::Int8Span,
             Self::Q4_0 => WeightFormat::Int4,
             Self::Q4_1 | Self::Int4Rotated => WeightFormat::Int4Min,
+            Self::Int4Rotated128 => WeightFormat::Int4MinSpan,
             Self::Q5_0 => WeightFormat::Int6,
             Self::Q5_1 => WeightFormat::Int6Min,
             Self::Q4K => WeightFormat::Int4MinK,
@@ -139,7 +148,7 @@ impl BlockType {
     fn is_rotated(self) -> bool {
         matches!(
             self,
-            Self::Int8Rotated | Self::Int8Rotated128 | Self::Int4Rotated
+            Self::Int8Rotated | Self::Int8Rotated128 | Self::Int4Rotated | Self::Int4Rotated128
         )
     }
 

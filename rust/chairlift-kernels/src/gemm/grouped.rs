@@ -60,7 +60,7 @@ pub struct GroupedLinear {
 }
 
 impl GroupedLinear {
-    /// Quantizes `weight` `[out_features, in_features]` to [`WeightFormat::Int8Wide`] or [`WeightFormat::Int4Min`] and
+    /// Quantizes `weight` `[out_features, in_features]` to [`WeightFormat::Int8Span`] or [`WeightFormat::Int4Min`] and
     /// packs it with `bias` `[out_features]`.
     ///
     /// # Errors

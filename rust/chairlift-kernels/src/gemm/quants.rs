@@ -76,8 +76,11 @@ pub(crate) trait Quants: Sync {
     /// Words of a group of weights, for each output.
     const LINES: usize;
 
-    /// Whether the products of another group may be added to the sums of a group.
-    const CONTINUES: bool = true;
+    /// Whether the sums of a group may start with those of another group.
+    #[inline(always)]
+    fn continues<I: Isa>() -> bool {
+        true
+    }
 
     /// Words of a group of inputs.
     #[inline(always)]
@@ -97,7 +100,7 @@ pub(crate) trait Quants: Sync {
     /// What the sums of a row start with: less an offset of each code, as of the integers of its inputs.
     #[inline(always)]
     fn start<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
-        (-offset * sum::<I>(integers)).cast_unsigned()
+        start_of_words::<I>(offset, integers)
     }
 
     /// Adds the products of a group, or of a part of it, to the sums of R rows.
@@ -122,8 +125,11 @@ const ONES: u32 = 0x0001_0001;
 impl<const ARE_FLOATS: bool> Quants for FourBits<ARE_FLOATS> {
     const LINES: usize = GROUP / 8;
 
-    // Sums of 16 bits become others of 32 bits.
-    const CONTINUES: bool = false;
+    // Without dot products they start with sums of 16 bits, and become others of 32 bits.
+    #[inline(always)]
+    fn continues<I: Isa>() -> bool {
+        I::HAS_DOT
+    }
 
     #[inline(always)]
     fn pack(quants: &[u8; GROUP], column: usize, width: usize, lines: &mut [u32]) {
@@ -260,6 +266,12 @@ impl Quants for Int8Quants {
         }
         sums
     }
+}
+
+/// What sums of 32 bits start with: less an offset of each code, as of the integers of their inputs.
+#[inline(always)]
+pub(crate) fn start_of_words<I: Isa>(offset: i32, integers: &[i8]) -> u32 {
+    (-offset * sum::<I>(integers)).cast_unsigned()
 }
 
 /// The integers as bytes of `words`.

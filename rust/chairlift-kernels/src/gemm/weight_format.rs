@@ -19,11 +19,13 @@ pub enum WeightFormat {
     /// Eight bits, `scale * (code - 128)`, scales in f16.
     Int8,
     /// The same with a scale for four groups; groups at the end of a row that are fewer have one each.
-    Int8Wide,
+    Int8Span,
     /// Four bits, `scale * (code - 8)`, scales in f16.
     Int4,
     /// Four bits, `scale * code + minimum`, both in f16.
     Int4Min,
+    /// The same with a scale and a minimum for four groups, as of [`Self::Int8Span`].
+    Int4MinSpan,
     /// Four bits, `scale * code + minimum`, both in f32.
     Int4MinWide,
     /// Eight bits, `scale * code + minimum`, both in f32.
@@ -50,8 +52,8 @@ macro_rules! with_format {
                 type $F = $crate::gemm::weight_format::known::Int8;
                 $body
             }
-            WeightFormat::Int8Wide => {
-                type $F = $crate::gemm::weight_format::known::Int8Wide;
+            WeightFormat::Int8Span => {
+                type $F = $crate::gemm::weight_format::known::Int8Span;
                 $body
             }
             WeightFormat::Int4 => {
@@ -60,6 +62,10 @@ macro_rules! with_format {
             }
             WeightFormat::Int4Min => {
                 type $F = $crate::gemm::weight_format::known::Int4Min;
+                $body
+            }
+            WeightFormat::Int4MinSpan => {
+                type $F = $crate::gemm::weight_format::known::Int4MinSpan;
                 $body
             }
             WeightFormat::Int4MinWide => {
@@ -103,15 +109,16 @@ pub(crate) use with_format;
 /// Each [`WeightFormat`] as a type.
 pub(crate) mod known {
     use super::{
-        Affine, FLOAT_OFFSET, Fp4Quants, Int4Quants, Int6Quants, Int8Quants, Scaled,
-        SuperBlockCounts, Wide,
+        Affine, FLOAT_OFFSET, Fp4Quants, Int4Quants, Int6Quants, Int8Quants, Scaled, Spans,
+        SuperBlockCounts,
     };
     use half::{bf16, f16};
 
     pub(crate) type Int8 = Scaled<Int8Quants, f16, 128, 1>;
-    pub(crate) type Int8Wide = Wide<Int8>;
+    pub(crate) type Int8Span = Spans<Int8>;
     pub(crate) type Int4 = Scaled<Int4Quants, f16, 8, 1>;
     pub(crate) type Int4Min = Affine<Int4Quants, f16>;
+    pub(crate) type Int4MinSpan = Spans<Int4Min>;
     pub(crate) type Int4MinWide = Affine<Int4Quants, f32>;
     pub(crate) type Int8MinWide = Affine<Int8Quants, f32>;
     pub(crate) type Int6 = Scaled<Int6Quants, f16, 16, 1>;
@@ -186,17 +193,17 @@ impl<C: Quants, N: GroupNumbers> Format for Affine<C, N> {
     type Rest = Self;
 }
 
-/// A format without minima whose groups share scales by four; it has no scales of parts.
-pub(crate) struct Wide<F>(PhantomData<F>);
+/// A format whose groups share their scale, and their minimum, by four; it has no scales of parts.
+pub(crate) struct Spans<F>(PhantomData<F>);
 
-impl<F: Format> Format for Wide<F> {
+impl<F: Format> Format for Spans<F> {
     type Quants = F::Quants;
     type Numbers = F::Numbers;
     const OFFSET: i32 = F::OFFSET;
-    const HAS_MINIMA: bool = false;
+    const HAS_MINIMA: bool = F::HAS_MINIMA;
     const PARTS: usize = 1;
     const SPAN: usize = {
-        assert!(F::Quants::CONTINUES && !F::HAS_MINIMA && F::PARTS == 1);
+        assert!(F::PARTS == 1);
         MAX_SPAN
     };
     type Rest = F;
@@ -342,7 +349,7 @@ impl Quantization {
     /// How the weights are then packed.
     pub fn format(self) -> WeightFormat {
         match self {
-            Self::Int8 => WeightFormat::Int8Wide,
+            Self::Int8 => WeightFormat::Int8Span,
             Self::Int4 => WeightFormat::Int4Min,
         }
     }

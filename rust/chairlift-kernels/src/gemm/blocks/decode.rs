@@ -15,7 +15,9 @@ pub(super) fn decode(block_type: BlockType, block: &[u8], part: usize) -> Group 
             scaled(block, |k| block[2 + part * GROUP + k] ^ 0x80)
         }
         BlockType::Q4_0 => scaled(block, |k| nibble(&block[2..], k)),
-        BlockType::Q4_1 | BlockType::Int4Rotated => affine(block, |k| nibble(&block[4..], k)),
+        BlockType::Q4_1 | BlockType::Int4Rotated | BlockType::Int4Rotated128 => {
+            affine(block, |k| nibble(&block[4 + part * GROUP / 2..], k))
+        }
         BlockType::Q5_0 => scaled(block, |k| five_bits(&block[2..], k)),
         BlockType::Q5_1 => affine(block, |k| five_bits(&block[4..], k)),
         BlockType::Q4K => k_quant(block, part, |k| half_byte(&block[16..], part, k)),

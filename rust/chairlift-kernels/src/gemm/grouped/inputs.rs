@@ -4,7 +4,7 @@ use crate::{
     Element,
     gemm::{
         quantize::{GROUP, MAX_SPAN, SCALES, Scale, Scales, round_group, sum},
-        quants::Quants,
+        quants::{Quants, start_of_words},
         weight_format::Format,
     },
     isa::{
@@ -97,6 +97,8 @@ fn pack_span<I: Isa, F: Format>(span: &[[f32; GROUP]], scale: Scale, words: &mut
     for (correction, integers) in head[1..].iter_mut().zip(of_parts) {
         *correction = if F::HAS_MINIMA {
             (sum::<I>(integers) as f32 * scale.unit).to_bits()
+        } else if F::SPAN > 1 {
+            start_of_words::<I>(F::OFFSET, integers)
         } else {
             F::Quants::start::<I>(F::OFFSET, integers)
         };

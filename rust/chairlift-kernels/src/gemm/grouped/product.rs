@@ -190,7 +190,16 @@ fn add_part<I: Isa, F: Format, const R: usize>(
         let words = F::SPAN * F::Quants::input_words::<I>() / pieces;
         let inputs = x.skip(head_words::<F>() + piece * words);
         let quants = &quants[piece * quants.len() / pieces..][..quants.len() / pieces];
-        sums = F::Quants::add::<I, R>(sums, inputs, quants);
+        if F::SPAN == 1 || F::Quants::continues::<I>() {
+            sums = F::Quants::add::<I, R>(sums, inputs, quants);
+            continue;
+        }
+        let of_group = F::Quants::add::<I, R>(started::<I, R>(None), inputs, quants);
+        for r in 0..R {
+            for n in 0..REGISTERS {
+                sums[r][n] = I::add_i32(sums[r][n], of_group[r][n]);
+            }
+        }
     }
     let mut totals = totals;
     let len = number_words::<F>(REGISTERS * I::WORDS);
