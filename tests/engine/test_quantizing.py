@@ -8,7 +8,7 @@ from chairlift import _core
 from chairlift.api.config import Dtype, Quantize
 from chairlift.api.errors import ConfigError, ModelError
 from chairlift.attention.cpu import CpuBackend
-from chairlift.engine.quantizing import quantize_model
+from chairlift.engine.quantizing import quantize_model, written_text
 from chairlift.model.config import ModelConfig
 from chairlift.model.forward.transformer import Transformer
 from chairlift.model.quantizing.compensation import (
@@ -206,6 +206,16 @@ def test_inputs_that_say_nothing_compensate_nothing():
     assert moments.factor() is None
     moments.add(torch.full((1, 64), torch.nan))
     assert moments.factor() is None
+
+
+def test_a_long_text_begins_with_the_rows_of_a_short_one(tmp_path):
+    model = families.build("llama", max_position_embeddings=16, **SIZES)
+    families.save(model, tmp_path)
+    tiny_model.write_tokenizer(tmp_path, families.SIZES["vocab_size"] - 5)
+    # More rows than a step has tokens.
+    long = written_text(str(tmp_path), 16 * 300)
+    assert long.shape == (300, 16)
+    assert torch.equal(long[:10], written_text(str(tmp_path), 16 * 10))
 
 
 def test_the_same_model_gives_the_same_bytes(llama, tmp_path):

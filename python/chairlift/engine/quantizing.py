@@ -26,6 +26,8 @@ NUM_TOKENS: Final = 8192
 """Tokens of the text that a model writes."""
 _LENGTH: Final = 128
 """Tokens of a row of it: with more rows it varies more."""
+_MAX_ROWS: Final = 64
+"""Rows that are written at once; the others wait, which changes no token."""
 _SEED: Final = 0
 _WEIGHTS: Final = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx"))
 """Ends of the names of files that the output does not have."""
@@ -106,7 +108,8 @@ def written_text(name: str, num_tokens: int) -> Tensor:
         temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=_SEED
     )
     stopping = Stopping(max_tokens=length - len(prompts[0]), ignore_eos=True)
-    with Engine(name, device=Device.CPU, max_model_len=length, max_num_seqs=num_rows) as engine:
+    rows_at_once = min(num_rows, _MAX_ROWS)
+    with Engine(name, device=Device.CPU, max_model_len=length, max_num_seqs=rows_at_once) as engine:
         answers = engine.generate(prompts, sampling, stopping)
     rows = [[*p, *answer.token_ids] for p, answer in zip(prompts, answers, strict=True)]
     return torch.tensor(rows, dtype=torch.int32)
