@@ -25,6 +25,7 @@ from chairlift.api.types import Finished, Request, Sampling, Stopping, Tokens
 
 from benchmarks.peers.__main__ import HERE, HOME, made_model
 from benchmarks.peers.comparison import read_result
+from benchmarks.peers.converted import HOME as CONVERTED
 from benchmarks.peers.converted import fingerprint
 from benchmarks.peers.environments import install
 from benchmarks.peers.processes import call
@@ -33,7 +34,9 @@ from benchmarks.peers.processes import call
 def main() -> None:
     """Print a line for each round, and the times of a decode step."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, help="folder; default: the shape of Qwen 3.5 0.8B")
+    parser.add_argument(
+        "--model", type=Path, help="folder or GGUF file; default: the shape of Qwen 3.5 0.8B"
+    )
     parser.add_argument("--conversations", type=int, default=16)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--system", type=int, default=256, help="tokens of the system prompt")
@@ -105,8 +108,11 @@ def converse_with_peer(peer: str, model: Path, work: Work, folder: Path) -> dict
     path.write_text(json.dumps([each._asdict() for each in works]), encoding="utf-8")
     command: list[str | Path] = [python, HERE / f"run_{peer}_conversations.py", model, path]
     if peer == "llamacpp":
-        converted = HOME / "converted" / f"llamacpp-bfloat16-{fingerprint(model)}"
-        converted.parent.mkdir(exist_ok=True)
+        converted = CONVERTED / f"llamacpp-bfloat16-{fingerprint(model)}"
+        if model.is_file():
+            # Both engines read the weights of a GGUF file as they are stored.
+            converted = model
+        CONVERTED.mkdir(exist_ok=True)
         command += ["--converted", converted, "--threads", str(available_cores())]
     return read_result(peer, call(command))
 

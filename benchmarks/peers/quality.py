@@ -22,6 +22,7 @@ from chairlift.api.config import Quantize
 from chairlift.bench.quality import ModelFormat, WindowModel, cut_windows
 from numpy.typing import NDArray
 
+from benchmarks.peers.converted import HOME as CONVERTED
 from benchmarks.peers.converted import QUANTIZED, quantized
 from benchmarks.peers.environments import install
 from benchmarks.peers.processes import PeerError, call
@@ -83,7 +84,7 @@ def measure(
             rows[engine, name] = divergence(windows, expected, log_probs(model, windows))
         if "openvino" in peers:
             say(f"quality: OpenVINO, {name}")
-            converted = HOME / "converted" / f"openvino-{name}-quality"
+            converted = CONVERTED / f"openvino-{name}-quality"
             program, out = HERE / "run_openvino_quality.py", HOME / "quality-openvino.npy"
             call([python, program, folder, ids_file, converted, out, "--dtype", name])
             rows["OpenVINO", name] = divergence(windows, expected, np.load(out))
@@ -106,7 +107,7 @@ def own_formats(folder: Path, name: str) -> dict[str, ModelFormat]:
 
 def llamacpp_file(folder: Path, name: str) -> Path:
     """Return the file that llama.cpp's tools make of the model, made once."""
-    converted = HOME / "converted" / f"llamacpp-{name}-quality.gguf"
+    converted = CONVERTED / f"llamacpp-{name}-quality.gguf"
     converted.parent.mkdir(exist_ok=True)
     command: list[str | Path] = [install("llamacpp", HOME), HERE / "run_llamacpp.py", folder]
     command += [os.devnull, "--dtype", name, "--rows", "1", "--threads", "1"]
