@@ -2110,7 +2110,7 @@ class Constraints:
         """Sets where the sequence of a slot may end, if it has a constraint."""
 
     def start(self, slots: Tensor, position: Tensor, last_tokens: Tensor) -> ConstraintMasks | None:
-        """Begins to compute the masks of a step on other threads; None where no draw has any.
+        """Begins the masks of a step, on other threads where cores are idle; None without any.
 
         Args:
             slots: int32 `[S]`, of the sequence of each draw; draws of one stand together, in order.
@@ -2131,7 +2131,7 @@ class Constraints:
 
 @final
 class ConstraintMasks:
-    """The masks of a step, which other threads compute; `sample` waits for them."""
+    """The masks of a step; `sample` waits for them, or computes them."""
 
     def allowed(self) -> list[list[int] | None]:
         """Return the tokens that each draw may give, once they are known; None is all."""

@@ -18,7 +18,7 @@ use chairlift_draws::mask_line::{FREE, NOT_COMPUTED};
 
 use crate::{
     matcher::{Gap, Matcher, Outcome},
-    workers::{Begun, Work, Workers, lock},
+    workers::{Begun, Spread, Work, Workers, each, lock},
 };
 
 const MAX_THREADS: usize = 4;
@@ -65,14 +65,15 @@ pub struct Constraints {
     num_words: usize,
     /// Cores are left while a step is computed: masks are computed beside it.
     has_idle_cores: bool,
+    /// Started with the first masks.
     workers: OnceLock<Workers>,
 }
 
 impl Constraints {
     /// No sequence has a constraint.
     ///
-    /// With `has_idle_cores` masks are computed while the step is, else after it: where the step uses every core, a mask beside
-    /// it takes a core from a thread that all others wait for.
+    /// With `has_idle_cores` threads of its own compute masks while the step is computed. Otherwise the caller's do, after it: where
+    /// the step uses every core, a mask beside it takes a core from a thread that all others wait for.
     pub fn new(num_slots: usize, has_idle_cores: bool) -> Self {
         Self {
             slots: (0..num_slots).map(|_| None).collect(),
@@ -182,22 +183,52 @@ impl Constraints {
             runs,
             num_words: self.num_words,
         });
-        let workers = self.workers.get_or_init(|| {
-            let available = thread::available_parallelism().map_or(1, usize::from);
-            // The thread that waits helps.
-            let max_threads = if self.has_idle_cores {
-                (available / 2).max(1)
-            } else {
-                available - 1
-            };
-            Workers::new(max_threads.min(MAX_THREADS), self.has_idle_cores)
-        });
-        let begun = workers.begin(Arc::clone(&step) as Arc<dyn Work>);
+        let work = Arc::clone(&step) as Arc<dyn Work>;
+        let begun = if self.has_idle_cores {
+            let workers = self.workers.get_or_init(|| {
+                let available = thread::available_parallelism().map_or(1, usize::from);
+                Workers::new((available / 2).clamp(1, MAX_THREADS))
+            });
+            workers.begin(work)
+        } else {
+            Begun::later(work)
+        };
         Some(Pending {
             step,
             begun,
             num_draws: draws.len(),
         })
+    }
+
+    /// Takes the tokens that a step has added to answers, and returns those that their grammars force behind them: up to
+    /// `max_forced` each, answers without any left out.
+    ///
+    /// Each answer is there once; one without a constraint is ignored.
+    pub fn follow(
+        &self,
+        answers: &[(Key, &[i32])],
+        max_forced: usize,
+        spread: Spread<'_>,
+    ) -> Vec<(Key, Vec<i32>)> {
+        let has_one = |(key, _): &&(Key, &[i32])| self.slot_of.contains_key(key);
+        let answers: Vec<_> = answers.iter().filter(has_one).collect();
+        let forced: Vec<_> = answers.iter().map(|_| OnceLock::new()).collect();
+        each(answers.len(), spread, &|i| {
+            let &&(key, tokens) = &answers[i];
+            let Some(mut matcher) = self.of(key) else {
+                return;
+            };
+            let found = matcher.bounded(|matcher| {
+                matcher.follow(tokens);
+                matcher.forced(max_forced)
+            });
+            // Each answer is followed once.
+            let _ = forced[i].set(found.unwrap_or_default());
+        });
+        let forced = forced.into_iter().map(OnceLock::into_inner);
+        let found = answers.iter().map(|(key, _)| *key).zip(forced);
+        let found = found.map(|(key, forced)| (key, forced.unwrap_or_default()));
+        found.filter(|(_, forced)| !forced.is_empty()).collect()
     }
 }
 
@@ -209,15 +240,15 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Waits for the masks.
+    /// Computes the masks that nothing has begun on the threads of `spread`, and waits for the rest.
     ///
     /// # Errors
     /// If a draw is not behind the tokens that are known of its sequence.
     ///
     /// # Panics
     /// If a piece of work was lost.
-    pub fn join(&self) -> Result<Masks, Gap> {
-        self.begun.finish();
+    pub fn join(&self, spread: Spread<'_>) -> Result<Masks, Gap> {
+        self.begun.finish(spread);
         let num_words = self.step.num_words;
         let mut masks = Masks {
             bits: Vec::new(),
@@ -259,6 +290,15 @@ struct Lines {
     has_line: Vec<bool>,
 }
 
+impl Lines {
+    fn not_computed() -> Self {
+        Self {
+            bits: Vec::new(),
+            has_line: vec![false],
+        }
+    }
+}
+
 impl Work for Step {
     fn num_pieces(&self) -> usize {
         self.runs.len()
@@ -267,7 +307,8 @@ impl Work for Step {
     fn run(&self, piece: usize) {
         let run = &self.runs[piece];
         let mut matcher = lock(&run.matcher);
-        let lines = lines(&mut matcher, &run.draws, self.num_words);
+        let computed = matcher.bounded(|matcher| lines(matcher, &run.draws, self.num_words));
+        let lines = computed.unwrap_or_else(|| Ok(Lines::not_computed()));
         // Each piece is run once.
         let _ = run.lines.set(lines);
     }

@@ -6,6 +6,7 @@ use llguidance::{
     ParserFactory, TokenParser,
     api::{GrammarInit, ParserLimits},
     panic_utils,
+    toktrie::InferenceCapabilities,
 };
 
 use crate::{error::CompileError, source::Source, vocabulary::Vocabulary};
@@ -24,6 +25,17 @@ const LEXEME_BYTES: usize = 1024;
 
 /// What a client reads where the parser panicked: its own words are of no use to it.
 const PANIC: &str = "the parser of constraints does not support this combination";
+
+/// Sets of tokens that are allowed as a whole where the rest of the text may be anything of this form; only the other tokens are
+/// then tried one by one. Measured with 49,152 tokens, of which 702 are no text of a JSON string up to 30 characters, 857 up to 15
+/// and 6,099 up to 10, and 313 begin or end amid a character: a mask takes 0.67 of the time of the parser's own sets inside any
+/// text, and 0.78 in a schema of short strings.
+const SLICES: [&str; 4] = [
+    r#"[^"\\\x00-\x1F\x7F]{1,10}"#,
+    r#"[^"\\\x00-\x1F\x7F]{1,15}"#,
+    r#"[^"\\\x00-\x1F\x7F]{1,30}"#,
+    "(?s:.{1,100})",
+];
 
 /// Bounds of compiling, and of each token. Fuel is work, not time: the same grammar fails everywhere or nowhere.
 fn limits() -> ParserLimits {
@@ -57,7 +69,8 @@ impl Compiler {
     /// If the parser does not take the vocabulary.
     pub fn new(vocabulary: Vocabulary, stack_bytes: usize) -> Result<Self, CompileError> {
         let factory = panic_utils::catch_unwind(AssertUnwindSafe(|| {
-            ParserFactory::new_simple(vocabulary.env())
+            let slices = SLICES.map(String::from);
+            ParserFactory::new(vocabulary.env(), InferenceCapabilities::default(), &slices)
         }));
         let mut factory = factory.map_err(|error| CompileError(message(&error.to_string())))?;
         factory.quiet();

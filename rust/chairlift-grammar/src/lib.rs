@@ -12,7 +12,7 @@
 //! - [`patterns`]: what patterns of keys match.
 //! - [`constraints`]: the matchers of all sequences, and the masks of a step.
 //! - [`processor_time`]: what the parsers of a request may use.
-//! - [`workers`]: the threads that compute masks beside the forward pass.
+//! - [`workers`]: the threads that compute masks, beside the forward pass or after it.
 
 pub mod constraints;
 mod error;
@@ -31,4 +31,5 @@ pub use self::{
     matcher::Matcher,
     source::Source,
     vocabulary::Vocabulary,
+    workers::Spread,
 };

@@ -34,6 +34,10 @@ pub struct Matcher {
     tokens: Vec<i32>,
     /// Output tokens that were followed.
     num_known: usize,
+    /// The most tokens that it has had: each adds to the budget once.
+    max_tokens_seen: usize,
+    /// A look at the clock is around what runs.
+    is_bounded: bool,
     /// An end of the text may be drawn wherever the grammar may end, and not only where it must.
     ends_early: bool,
     has_failed: bool,
@@ -49,6 +53,8 @@ impl Matcher {
             num_prompt,
             tokens: Vec::new(),
             num_known: 0,
+            max_tokens_seen: 0,
+            is_bounded: false,
             ends_early,
             has_failed: false,
         }
@@ -147,7 +153,6 @@ impl Matcher {
     pub fn follow(&mut self, tokens: &[i32]) {
         for &token in tokens {
             self.num_known += 1;
-            self.budget.add_token();
             if self.seek(self.num_prompt + self.num_known, token).is_err() {
                 // A step was not followed: nothing is known about the place in the grammar.
                 self.has_failed = true;
@@ -207,6 +212,10 @@ impl Matcher {
 
     fn take(&mut self, token: i32) {
         self.tokens.push(token);
+        if self.tokens.len() > self.max_tokens_seen {
+            self.max_tokens_seen = self.tokens.len();
+            self.budget.add_token();
+        }
         // Some grammars take an end and others do not count it: the parser sees the text alone.
         if self.is_end(token) {
             return;
@@ -218,27 +227,45 @@ impl Matcher {
         });
     }
 
+    /// Runs several operations under one look at the clock; None if they took too long, and the matcher has failed then.
+    pub(crate) fn bounded<T>(&mut self, operations: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.is_bounded {
+            return Some(operations(self));
+        }
+        let budget = Arc::clone(&self.budget);
+        if self.parser.is_none() && !self.has_failed {
+            let grammar = &self.grammar;
+            self.parser = budget.run(None, || Box::new(grammar.parser()));
+        }
+        let handle = self.parser.as_mut();
+        let handle = handle.and_then(|parser| parser.cancellation_handle());
+        self.is_bounded = true;
+        let result = budget.run(handle, || operations(self));
+        self.is_bounded = false;
+        if result.is_none() {
+            self.fail();
+        }
+        result
+    }
+
     /// None if this, or something before, went wrong or took too long: the parser's state is then unknown.
     fn with_parser<T>(
         &mut self,
         f: impl FnOnce(&mut TokenParser) -> Result<T, anyhow::Error>,
     ) -> Option<T> {
-        if self.has_failed {
-            return None;
-        }
-        if self.parser.is_none() {
-            let grammar = &self.grammar;
-            self.parser = self.budget.run(None, || Box::new(grammar.parser()));
-        }
-        let result = self.parser.as_mut().and_then(|parser| {
-            let handle = parser.cancellation_handle();
-            let operation = || panic_utils::catch_unwind(AssertUnwindSafe(|| f(parser)));
-            self.budget.run(handle, operation)?.ok()
+        let result = self.bounded(|matcher| {
+            let parser = matcher.parser.as_mut()?;
+            panic_utils::catch_unwind(AssertUnwindSafe(|| f(parser))).ok()
         });
+        let result = result.flatten();
         if result.is_none() {
-            self.has_failed = true;
-            self.parser = None;
+            self.fail();
         }
         result
+    }
+
+    fn fail(&mut self) {
+        self.has_failed = true;
+        self.parser = None;
     }
 }

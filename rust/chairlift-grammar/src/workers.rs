@@ -1,7 +1,6 @@
-//! Threads that compute the masks of a step, while the engine's thread computes its forward pass or after it.
+//! Pieces of work that threads take in turn: those of the caller, and workers that begin before it waits.
 //!
-//! A batch is a list of pieces of work. Idle workers take pieces, and so does the thread that waits for the batch: it never waits
-//! for a piece that is not begun, and without a worker it computes them all.
+//! The threads of the caller never wait for a piece that is not begun, and without a worker they compute them all.
 
 use std::{
     collections::VecDeque,
@@ -18,6 +17,23 @@ pub(crate) trait Work: Send + Sync {
 
     /// Does the work of a piece, each once. Must not panic.
     fn run(&self, piece: usize);
+}
+
+/// Runs a function on up to so many threads, at least once, and returns when all calls have returned.
+pub type Spread<'a> = &'a dyn Fn(usize, &(dyn Fn() + Sync));
+
+/// Runs a piece of each number below `len` on the threads of `spread`, which take them in turn.
+pub(crate) fn each(len: usize, spread: Spread<'_>, piece: &(dyn Fn(usize) + Sync)) {
+    let next = AtomicUsize::new(0);
+    spread(len, &|| {
+        loop {
+            let taken = next.fetch_add(1, Ordering::Relaxed);
+            if taken >= len {
+                return;
+            }
+            piece(taken);
+        }
+    });
 }
 
 struct Batch {
@@ -52,22 +68,25 @@ impl Batch {
     }
 }
 
-/// Work that was begun.
-pub(crate) struct Begun {
-    batch: Arc<Batch>,
-    /// Workers that take pieces only once the batch is waited for.
-    late: Option<Arc<Shared>>,
-    num_threads: usize,
-}
+/// Work that may have begun.
+pub(crate) struct Begun(Arc<Batch>);
 
 impl Begun {
-    /// Does what nothing has begun, and waits for the rest.
-    pub(crate) fn finish(&self) {
-        if let Some(shared) = &self.late {
-            shared.push(&self.batch, self.num_threads);
-        }
-        self.batch.help();
-        self.batch.wait();
+    /// Begins nothing: the threads that wait do it all.
+    pub(crate) fn later(work: Arc<dyn Work>) -> Self {
+        Self(Arc::new(Batch {
+            work,
+            next: AtomicUsize::new(0),
+            num_done: Mutex::new(0),
+            done: Condvar::new(),
+        }))
+    }
+
+    /// Does what nothing has begun, on the threads of `spread`, and waits for the rest.
+    pub(crate) fn finish(&self, spread: Spread<'_>) {
+        let Self(batch) = self;
+        spread(batch.work.num_pieces(), &|| batch.help());
+        batch.wait();
     }
 }
 
@@ -98,14 +117,11 @@ impl Shared {
 pub(crate) struct Workers {
     shared: Arc<Shared>,
     num_threads: usize,
-    overlaps: bool,
 }
 
 impl Workers {
     /// Starts as many threads as the system gives, up to `max_threads`.
-    ///
-    /// With `overlaps` they take pieces as soon as a batch begins, else when it is waited for.
-    pub(crate) fn new(max_threads: usize, overlaps: bool) -> Self {
+    pub(crate) fn new(max_threads: usize) -> Self {
         let shared = Arc::<Shared>::default();
         let start = |_: &usize| {
             let shared = Arc::clone(&shared);
@@ -116,25 +132,14 @@ impl Workers {
         Self {
             shared,
             num_threads,
-            overlaps,
         }
     }
 
+    /// Begins the work on its threads.
     pub(crate) fn begin(&self, work: Arc<dyn Work>) -> Begun {
-        let batch = Arc::new(Batch {
-            work,
-            next: AtomicUsize::new(0),
-            num_done: Mutex::new(0),
-            done: Condvar::new(),
-        });
-        if self.overlaps {
-            self.shared.push(&batch, self.num_threads);
-        }
-        Begun {
-            batch,
-            late: (!self.overlaps).then(|| Arc::clone(&self.shared)),
-            num_threads: self.num_threads,
-        }
+        let begun = Begun::later(work);
+        self.shared.push(&begun.0, self.num_threads);
+        begun
     }
 }
 

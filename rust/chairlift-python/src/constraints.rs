@@ -8,6 +8,7 @@ use chairlift_core::{
 };
 use chairlift_draws::mask_line;
 use chairlift_grammar::{Compiler, Draw, Masks, Matcher, Pending, Source, Vocabulary};
+use chairlift_kernels::memory::pool;
 use chairlift_tensor::{Borrows, Tensor};
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
@@ -136,10 +137,7 @@ impl Constraints {
         let Some(pending) = self.lock().start(draws) else {
             return Ok(None);
         };
-        let masks = pending.join();
-        masks
-            .map(Some)
-            .map_err(|gap| PyValueError::new_err(gap.to_string()))
+        join(&pending).map(Some)
     }
 
     fn check(&self, slot: usize) -> PyResult<()> {
@@ -261,25 +259,31 @@ fn observe(
             }
         }
     }
-    let mut found = Vec::new();
-    for event in events.list.iter().filter(|_| drafts) {
-        let EventKind::Tokens { tokens, .. } = &event.kind else {
-            continue;
-        };
-        let RequestId(request) = event.request;
-        let key = (request, event.index);
-        if let Some(mut matcher) = constraints.of(key) {
-            matcher.follow(&events.tokens[tokens.clone()]);
-            let forced = matcher.forced(MAX_DRAFTS);
-            if !forced.is_empty() {
-                found.push((key, forced));
-            }
-        }
+    if !drafts {
+        return None;
     }
+    let answers = events.list.iter().filter_map(|event| match &event.kind {
+        EventKind::Tokens { tokens, .. } => {
+            let RequestId(request) = event.request;
+            Some(((request, event.index), &events.tokens[tokens.clone()]))
+        }
+        _ => None,
+    });
+    let found = constraints.follow(&answers.collect::<Vec<_>>(), MAX_DRAFTS, &spread);
     (!found.is_empty()).then_some(Drafts { found })
 }
 
-/// The masks of a step, which are computed on other threads.
+/// Runs a function on the kernels' threads, which compute nothing else between two forward passes.
+fn spread(num_threads: usize, function: &(dyn Fn() + Sync)) {
+    pool::run(num_threads.min(pool::num_threads()), &|_| function());
+}
+
+fn join(pending: &Pending) -> PyResult<Masks> {
+    let joined = pending.join(&spread);
+    joined.map_err(|gap| PyValueError::new_err(gap.to_string()))
+}
+
+/// The masks of a step.
 #[pyclass(module = "chairlift._core", frozen)]
 pub(crate) struct ConstraintMasks {
     pending: Pending,
@@ -287,15 +291,12 @@ pub(crate) struct ConstraintMasks {
 }
 
 impl ConstraintMasks {
-    /// Waits for the masks.
-    pub(crate) fn join(&self, py: Python<'_>) -> PyResult<Arc<Masks>> {
+    /// Computes the masks, or waits for them: without the interpreter.
+    pub(crate) fn join(&self) -> PyResult<Arc<Masks>> {
         if let Some(masks) = self.joined.get() {
             return Ok(Arc::clone(masks));
         }
-        let masks = detach(py, || {
-            let joined = self.pending.join();
-            joined.map_err(|gap| PyValueError::new_err(gap.to_string()))
-        })?;
+        let masks = join(&self.pending)?;
         Ok(Arc::clone(self.joined.get_or_init(|| Arc::new(masks))))
     }
 }
@@ -304,7 +305,7 @@ impl ConstraintMasks {
 impl ConstraintMasks {
     /// Of each draw the tokens that it may give: None where all are allowed; empty too where the constraint cannot be computed.
     fn allowed(&self, py: Python<'_>) -> PyResult<Vec<Option<Vec<i32>>>> {
-        let masks = self.join(py)?;
+        let masks = detach(py, || self.join())?;
         let line = |&line: &i32| match usize::try_from(line) {
             Ok(line) => Some(masks.allowed(line)),
             Err(_) if line == mask_line::FREE => None,

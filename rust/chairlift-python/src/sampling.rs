@@ -194,9 +194,10 @@ pub(crate) fn sample(
     last_tokens: Option<Tensor>,
     mask: Option<Tensor>,
     mask_of_draw: Option<Tensor>,
-    constraints: Option<&ConstraintMasks>,
+    constraints: Option<Py<ConstraintMasks>>,
 ) -> PyResult<Option<Candidates>> {
-    let constraints = constraints.map(|masks| masks.join(py)).transpose()?;
+    // Masks may take long.
+    let least_work = if constraints.is_some() { usize::MAX } else { 0 };
     let candidates: Arc<Mutex<Option<candidates::Candidates>>> = Arc::default();
     let states = states.map(|states| Arc::clone(&states.inner));
     let sequences = slots.zip(last_tokens).filter(|_| states.is_some());
@@ -210,9 +211,11 @@ pub(crate) fn sample(
     call(
         py,
         (logits, parameters, drawn, sequences, masks),
-        |(logits, ..)| logits.numel(),
+        move |(logits, ..)| logits.numel().max(least_work),
         move |(logits, parameters, drawn, sequences, masks)| {
             logits.dims::<2>()?;
+            let constraints = constraints.as_ref().map(|masks| masks.get().join());
+            let constraints = constraints.transpose()?;
             let borrows = &mut Borrows::default();
             let logits = logits.rows(borrows)?;
             let (temperature, top_k, top_p, min_p, seed, index, position) = parameters;

@@ -11,6 +11,16 @@ const NUM_SLOTS: usize = 6;
 const NUM_PROMPT: usize = 3;
 const NUM_STEPS: usize = 60;
 
+/// Runs a function on two threads at most.
+fn two_threads(num_threads: usize, function: &(dyn Fn() + Sync)) {
+    std::thread::scope(|scope| {
+        for _ in 1..num_threads.min(2) {
+            scope.spawn(function);
+        }
+        function();
+    });
+}
+
 /// What a planted bug does to the masks of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
@@ -34,6 +44,7 @@ struct Sequence {
 
 struct World {
     random: Random,
+    has_drafts: bool,
     constraints: Constraints,
     grammars: Vec<Arc<Grammar>>,
     sequences: Vec<Option<Sequence>>,
@@ -58,6 +69,7 @@ impl World {
         ];
         Self {
             random: Random(seed),
+            has_drafts: !seed.is_multiple_of(3),
             constraints: Constraints::new(NUM_SLOTS, seed.is_multiple_of(2)),
             grammars,
             sequences: (0..NUM_SLOTS).map(|_| None).collect(),
@@ -90,7 +102,7 @@ impl World {
             return Vec::new();
         };
         // The last token of a prompt draws the first: nothing is drafted before.
-        if sequence.output.is_empty() {
+        if sequence.output.is_empty() || !self.has_drafts {
             return Vec::new();
         }
         let Some(grammar) = sequence.grammar.clone() else {
@@ -146,7 +158,7 @@ impl World {
                 num_words: num_words(),
                 ..Masks::default()
             },
-            |pending| pending.join().expect("no gap"),
+            |pending| pending.join(&two_threads).expect("no gap"),
         );
         plant(bug, &mut masks, &rows);
         let is_lost = self.random.below(8) == 0;
@@ -203,11 +215,11 @@ impl World {
         let right = pairs.take_while(|(a, b)| a == b).count();
         let sequence = self.sequences[slot].as_mut().expect("it is there");
         let taken = &sampled[..sampled.len().min(right + 1)];
-        if let Some(mut matcher) = self.constraints.of(sequence.key) {
-            matcher.follow(taken);
-            if self.random.below(2) == 0 {
-                matcher.forced(4);
-            }
+        // Without drafts nothing follows: the next draw tells the last token.
+        if self.has_drafts {
+            let max_forced = self.random.below(2) * 4;
+            let answers = [(sequence.key, taken)];
+            self.constraints.follow(&answers, max_forced, &two_threads);
         }
         for &token in taken {
             if token == END {
@@ -281,7 +293,39 @@ fn a_draw_behind_unknown_tokens_is_an_error() {
         last_token: 99,
     };
     let pending = constraints.start(&[draw]).expect("a constraint");
-    assert!(pending.join().is_err());
+    assert!(pending.join(&two_threads).is_err());
+}
+
+#[test]
+fn a_token_adds_to_the_budget_where_nothing_follows_the_answer() {
+    let grammar = compile(&Source::Regex("(?s:.*)".into()));
+    let mut constraints = Constraints::new(1, false);
+    constraints.begin(0, (1, 0), Matcher::new(grammar, NUM_PROMPT, true));
+    for position in NUM_PROMPT..NUM_PROMPT + 40_000 {
+        let draw = Draw {
+            slot: 0,
+            position: position as i32,
+            last_token: 97,
+        };
+        let pending = constraints.start(&[draw]).expect("a constraint");
+        let masks = pending.join(&two_threads).expect("no gap");
+        assert_eq!(masks.of_draw, [0], "at {position}");
+    }
+}
+
+#[test]
+fn what_is_forced_behind_each_answer_is_that_of_its_matcher() {
+    let mut constraints = Constraints::new(3, false);
+    for (slot, text) in ["abcdefgh", "ab|xyz", "a*"].into_iter().enumerate() {
+        let grammar = compile(&Source::Regex(text.into()));
+        constraints.begin(slot, (slot as u64, 0), Matcher::new(grammar, 1, true));
+    }
+    let token = |byte: u8| crate::world::FIRST_BYTE + i32::from(byte);
+    let taken = [[token(b'a')], [token(b'x')], [token(b'a')], [token(b'a')]];
+    let answers: Vec<_> = (0..4).map(|i| ((i as u64, 0), &taken[i][..])).collect();
+    let forced = constraints.follow(&answers, 3, &two_threads);
+    let tokens = |text: &[u8]| text.iter().map(|&byte| token(byte)).collect::<Vec<_>>();
+    assert_eq!(forced, [((0, 0), tokens(b"bcd")), ((1, 0), tokens(b"yz"))]);
 }
 
 #[test]
@@ -301,7 +345,7 @@ fn an_error_of_one_sequence_is_not_another_ones() {
     let masks = constraints
         .start(&draws)
         .expect("constraints")
-        .join()
+        .join(&two_threads)
         .expect("no gap");
     assert_eq!(masks.of_draw[0], mask_line::NOT_COMPUTED);
     assert_eq!(

@@ -2,23 +2,64 @@
 //!
 //! A token that may not be drawn gets the logit -inf.
 
+use crate::isa::{
+    Isa,
+    dispatch::{Kernel, dispatch},
+};
+
 /// Tokens of a bitset's number.
 pub const BITS: usize = 32;
 
-/// Bans all tokens without a bit.
-pub(super) fn mask(logits: &mut [f32], bits: &[i32]) {
-    for (logits, &word) in logits.chunks_mut(BITS).zip(bits) {
-        // Constraints allow nearly all or nearly nothing.
-        match word {
-            -1 => {}
-            0 => logits.fill(f32::NEG_INFINITY),
-            _ => {
-                for (bit, logit) in logits.iter_mut().enumerate() {
-                    if word >> bit & 1 == 0 {
-                        *logit = f32::NEG_INFINITY;
-                    }
-                }
+/// Copies the logits of the tokens that have a bit; the others are banned.
+struct Masked<'a> {
+    logits: &'a [f32],
+    bits: &'a [i32],
+    to: &'a mut [f32],
+}
+
+impl Kernel for Masked<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let banned = I::splat(f32::NEG_INFINITY);
+        let (chunks, rest) = self.logits.as_chunks::<BITS>();
+        let (to_chunks, to_rest) = self.to.as_chunks_mut::<BITS>();
+        for ((to, logits), &word) in to_chunks.iter_mut().zip(chunks).zip(self.bits) {
+            for (i, to) in to.chunks_exact_mut(I::LANES).enumerate() {
+                let allowed = word.cast_unsigned() >> (i * I::LANES);
+                let logits = I::load(&logits[i * I::LANES..]);
+                I::store(I::select_lanes(allowed, logits, banned), to);
             }
+        }
+        if let Some(&word) = self.bits.get(chunks.len()) {
+            for (bit, (to, &logit)) in to_rest.iter_mut().zip(rest).enumerate() {
+                *to = or_banned(logit, word, bit);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn or_banned(logit: f32, word: i32, bit: usize) -> f32 {
+    if word & 1 << bit != 0 {
+        logit
+    } else {
+        f32::NEG_INFINITY
+    }
+}
+
+/// Sets `to` to the logits of the tokens that have a bit; the others are banned.
+pub(super) fn masked(logits: &[f32], bits: &[i32], to: &mut Vec<f32>) {
+    to.resize(logits.len(), 0.0);
+    dispatch(Masked { logits, bits, to });
+}
+
+/// Bans all tokens without a bit.
+fn mask(logits: &mut [f32], bits: &[i32]) {
+    for (logits, &word) in logits.chunks_mut(BITS).zip(bits) {
+        for (bit, logit) in logits.iter_mut().enumerate() {
+            *logit = or_banned(*logit, word, bit);
         }
     }
 }
