@@ -2,16 +2,17 @@
 
 import pytest
 from chairlift.attention.cpu import CpuBackend
-from chairlift.model.forward.transformer import MAX_RECORDED
+from chairlift.model.forward import transformer
 
 from tests.engine.drive import assert_empty, greedy, run, token_ids
 
-NUM_REQUESTS = MAX_RECORDED + 4
-"""More batch sizes than are kept: each is recorded again when it comes back."""
+NUM_REQUESTS = 20
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
 def test_answers_do_not_depend_on_what_is_recorded(make_engine, monkeypatch, kv_cache_dtype):
+    # More batch sizes than are kept: some are recorded again when they come back.
+    monkeypatch.setattr(transformer, "MAX_RECORDED", NUM_REQUESTS - 4)
     requests = [
         greedy([5 + index, 7, 9], 2 + 2 * index, ignore_eos=True) for index in range(NUM_REQUESTS)
     ]
@@ -37,10 +38,9 @@ def test_a_restarted_engine_reads_its_own_tables(make_engine):
     assert [token_ids(events) for events in run(engine, others)] == expected
 
 
-def test_a_batch_of_known_views_asks_python_for_nothing(make_engine, monkeypatch):
-    engine = make_engine(max_num_seqs=4)
-    requests = [greedy([5 + index, 7], 6, ignore_eos=True) for index in range(4)]
-    expected = [token_ids(events) for events in run(engine, requests)]
+@pytest.fixture
+def attended(monkeypatch):
+    """Return the numbers of tokens for which Python called attention."""
     calls = []
     attend = CpuBackend.attend
 
@@ -49,7 +49,30 @@ def test_a_batch_of_known_views_asks_python_for_nothing(make_engine, monkeypatch
         return attend(self, query, *args, **kwargs)
 
     monkeypatch.setattr(CpuBackend, "attend", counted)
+    return calls
+
+
+def test_a_batch_of_known_views_asks_python_for_nothing(make_engine, attended):
+    engine = make_engine(max_num_seqs=4)
+    requests = [greedy([5 + index, 7], 6, ignore_eos=True) for index in range(4)]
+    expected = [token_ids(events) for events in run(engine, requests)]
+    attended.clear()
     assert [token_ids(events) for events in run(engine, requests)] == expected
     # The prompts' step is another each time; the five of a token each are known.
     num_layers = len(engine.runner.model.layers)
-    assert calls == [8] * num_layers
+    assert attended == [8] * num_layers
+
+
+def test_the_passes_that_were_used_last_are_kept(make_engine, monkeypatch, attended):
+    monkeypatch.setattr(transformer, "MAX_RECORDED", 2)
+    engine = make_engine(max_num_seqs=4)
+    requests = [greedy([5 + index, 7], 6, ignore_eos=True) for index in range(4)]
+    for num_rows in (2, 1, 2, 4):
+        run(engine, requests[:num_rows])
+    num_layers = len(engine.runner.model.layers)
+    attended.clear()
+    run(engine, requests[:2])
+    assert attended == [4] * num_layers
+    attended.clear()
+    run(engine, requests[:1])
+    assert attended == [2] * num_layers + [1] * num_layers

@@ -26,8 +26,9 @@ from chairlift.model.parts.weights import Weights
 from chairlift.model.specs.model_spec import RopeTable
 from chairlift.model.specs.rope import cos_sin_table
 
-MAX_RECORDED = 16
-"""Forward passes that are kept; a call takes about a kilobyte, and a layer some eight of them."""
+MAX_RECORDED = 128
+"""Forward passes that are kept, the last that were used: steps with drafts have as many numbers of
+tokens for each number of rows. A call takes about a kilobyte, and a layer some eight of them."""
 
 
 class Transformer:
@@ -123,14 +124,15 @@ class Transformer:
             return self._forward(*batch)
         # Python runs once per step, and not at all for a batch whose views are known: two hundred
         # calls take as long as some of the layers, and other threads may hold the lock.
-        recorded = None if metadata.views is None else self._recorded.get(metadata.views)
+        recorded = None if metadata.views is None else self._recorded.pop(metadata.views, None)
         if recorded is None:
             with Recording() as recording:
                 recorded = recording, self._forward(*batch)
-            if metadata.views is not None:
-                if len(self._recorded) == MAX_RECORDED:
-                    self._recorded.pop(next(iter(self._recorded)))
-                self._recorded[metadata.views] = recorded
+        if metadata.views is not None:
+            if len(self._recorded) == MAX_RECORDED:
+                self._recorded.pop(next(iter(self._recorded)))
+            # Behind all others: the first is the one that was not used for longest.
+            self._recorded[metadata.views] = recorded
         recording, hidden = recorded
         recording.run()
         return hidden
