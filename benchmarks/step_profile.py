@@ -71,8 +71,7 @@ def measure_overhead(model: str, rows: int, steps: int) -> dict[str, float]:
 
 def measure_parts(model: str, quantize: str, rows: int, steps: int) -> dict[str, float]:
     """Return the parts of a model's decode step by the clock on the wall, medians."""
-    # A row with drafts has several tokens.
-    engine = decoding(model, rows, steps, dtype="bfloat16", quantize=quantize, drafts="off")
+    engine = decoding(model, rows, steps, dtype="bfloat16", quantize=quantize)
     records = [engine.advance().record for _ in range(steps)]
     times = [record.times for record in records if record]
     parts = {
@@ -86,7 +85,8 @@ def decoding(model: str, rows: int, steps: int, **settings: Any) -> "Engine":  #
     """An engine in which `rows` requests decode for `steps` steps and more."""
     from chairlift import Engine, Request, Sampling, Stopping
 
-    engine = Engine(model, max_num_seqs=rows, prefix_cache=False, **settings)
+    # A row with drafts has several tokens.
+    engine = Engine(model, max_num_seqs=rows, prefix_cache=False, drafts="off", **settings)
     for _ in range(rows):
         stopping = Stopping(max_tokens=steps + 60, ignore_eos=True)
         engine.add(Request(PROMPT, Sampling(temperature=0), stopping))

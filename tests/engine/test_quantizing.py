@@ -37,9 +37,9 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32
 ROW = "model.layers.0.mlp.down_proj"
 
 
-def saved(folder, family="llama"):
+def saved(folder, family="llama", **sizes):
     folder.mkdir()
-    families.save(families.build(family, **SIZES), folder)
+    families.save(families.build(family, **SIZES | sizes), folder)
     tiny_model.write_tokenizer(folder, families.SIZES["vocab_size"] - 5)
     return folder
 
@@ -54,7 +54,7 @@ def logits(folder, quantize=Quantize.NONE, dtype=Dtype.AUTO):
 def llama(tmp_path_factory):
     """Return a model, and the same in four bits with errors compensated."""
     folder = tmp_path_factory.mktemp("quantizing")
-    model = saved(folder / "model")
+    model = saved(folder / "model", intermediate_size=544)
     quantize_model(str(model), folder / "int4", "int4", num_tokens=512)
     return model, folder / "int4"
 
@@ -94,7 +94,7 @@ def test_a_stored_model_has_the_bits_of_one_that_is_quantized_while_loading(tmp_
 def wide(tmp_path_factory):
     """Return a model whose rows have whole blocks of 128 weights, and what is left of them."""
     folder = tmp_path_factory.mktemp("wide")
-    families.save(families.build("llama", hidden_size=192, intermediate_size=416), folder)
+    families.save(families.build("llama", hidden_size=192, intermediate_size=544), folder)
     tiny_model.write_tokenizer(folder, families.SIZES["vocab_size"] - 5)
     return folder
 
@@ -102,11 +102,13 @@ def wide(tmp_path_factory):
 def test_rows_that_are_no_multiple_of_128_are_stored_whole(wide, tmp_path):
     quantize_model(str(wide), tmp_path / "out", "int8", num_tokens=None)
     rows = load_file(tmp_path / "out" / "model.safetensors")[f"{ROW}.int8_rotated_128"]
-    assert rows.shape[1] == 3 * 130 + 34
+    assert rows.shape[1] == 4 * 130 + 34
     assert torch.equal(logits(tmp_path / "out"), logits(wide, Quantize.INT8))
 
 
-@pytest.mark.parametrize(("weight_format", "row_bytes"), [("int8", 424), ("int4", 3 * 68 + 20)])
+@pytest.mark.parametrize(
+    ("weight_format", "row_bytes"), [("int8", 4 * 130 + 34), ("int4", 4 * 68 + 20)]
+)
 def test_compensated_blocks_have_the_values_that_they_are_widened_to(
     wide, tmp_path, weight_format, row_bytes
 ):
@@ -119,12 +121,12 @@ def test_compensated_blocks_have_the_values_that_they_are_widened_to(
 
 
 def test_experts_are_rounded_alone_by_groups_of_32(tmp_path):
-    model, out = saved(tmp_path / "model", "qwen3 moe, a dense layer"), tmp_path / "out"
+    sizes = {"hidden_size": 512, "moe_intermediate_size": 544}
+    model, out = saved(tmp_path / "model", "qwen3 moe, a dense layer", **sizes), tmp_path / "out"
     quantize_model(str(model), out, "int4", num_tokens=64)
     types = ModelConfig.load(out).quant_types.items()
     assert {kind for name, kind in types if ".experts." in name} == {"INT4_ROTATED"}
-    attention = {kind for name, kind in types if "self_attn" in name}
-    assert attention == {"INT4_ROTATED_128"}
+    assert {kind for name, kind in types if "q_proj" in name} == {"INT4_ROTATED_128"}
 
 
 def test_a_model_of_the_second_version_has_groups_of_32_in_four_bits(tmp_path):
@@ -163,7 +165,7 @@ def test_every_family_is_quantized_for_the_text_that_it_writes(tmp_path, family)
     assert (ours - expected).square().mean() < 0.3 * expected.square().mean()
 
 
-@pytest.mark.parametrize("block_type", ["INT4_ROTATED_128", "INT8_ROTATED_128"])
+@pytest.mark.parametrize("block_type", ["INT4_ROTATED", "INT4_ROTATED_128", "INT8_ROTATED_128"])
 def test_compensated_errors_are_smaller_for_inputs_that_depend_on_each_other(block_type):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 24, generator=generator) @ torch.randn(24, 192, generator=generator)
@@ -229,10 +231,12 @@ def test_a_stored_model_may_be_widened(llama):
     assert (kept - widened).square().mean() < 1e-3 * widened.square().mean()
 
 
-def test_the_layers_keep_their_blocks_and_the_head_has_eight_bits(llama):
+def test_layers_of_few_inputs_have_groups_of_32_and_the_head_has_eight_bits(llama):
     types = ModelConfig.load(llama[1]).quant_types
     assert types.pop("lm_head.weight") == "INT8_ROTATED_128"
-    assert set(types.values()) == {"INT4_ROTATED_128"}
+    narrow = {kind for name, kind in types.items() if "down_proj" not in name}
+    wide = {kind for name, kind in types.items() if "down_proj" in name}
+    assert (narrow, wide) == ({"INT4_ROTATED"}, {"INT4_ROTATED_128"})
     assert len(types) == 7 * families.SIZES["num_hidden_layers"]
 
 

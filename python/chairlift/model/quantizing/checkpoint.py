@@ -15,9 +15,9 @@ from chairlift.checkpoints.files.stored import DTYPES, Shape, WeightTensor
 from chairlift.checkpoints.quantized.groups import BLOCK
 from chairlift.checkpoints.quantized.stored_blocks import (
     BLOCK_PARTS,
-    COMPENSATED,
     FORMATS,
     blocks_shape,
+    compensated_type,
 )
 from chairlift.checkpoints.written import WrittenFile
 from chairlift.kernels import cpu
@@ -114,10 +114,10 @@ class _Writer:
         self._checkpoint = replace(
             checkpoint, tensors={n: t for n, t in checkpoint.tensors.items() if n in shapes}
         )
-        alone = FORMATS[weight_format]
-        compensated = alone if ids is None else COMPENSATED[weight_format]
         self._quantized = {
-            f"{name}.weight": alone if isinstance(part, ExpertTensors) else compensated
+            f"{name}.weight": FORMATS[weight_format]
+            if ids is None or isinstance(part, ExpertTensors)
+            else compensated_type(weight_format, linear.inputs)
             for part in replace(tensors, head=None).leaves()
             for linear in _linear_parts(part)
             if _is_quantized(linear)

@@ -19,9 +19,9 @@ _DAMPING: Final = 0.01
 _MAX_TRIES: Final = 6
 _RANGES: Final = [0.6 + 0.025 * step for step in range(21)]
 """Parts of the range of the weights of a block that are tried for its codes of four bits."""
-_HIGHEST: Final = {"INT8_ROTATED_128": 127, "INT4_ROTATED_128": 15}
+_HIGHEST: Final = {"INT8_ROTATED_128": 127, "INT4_ROTATED_128": 15, "INT4_ROTATED": 15}
 """The highest code by type of blocks."""
-_AFFINE: Final = frozenset(("INT4_ROTATED_128",))
+_AFFINE: Final = frozenset(("INT4_ROTATED_128", "INT4_ROTATED"))
 """Types whose blocks have a minimum, and codes from 0 on; others have as many codes below 0."""
 
 
@@ -76,7 +76,7 @@ def round_compensated(weight: Tensor, factor: Tensor | None, block_type: str) ->
         weight: float32 `[N, K]`; K is a multiple of 32.
         factor: `SecondMoments.factor` of the layer's inputs; without one each weight is rounded
             alone.
-        block_type: A type of `COMPENSATED`.
+        block_type: A type that `compensated_type` gives.
 
     Returns:
         uint8 `[N, bytes of a row]`.
