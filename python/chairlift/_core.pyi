@@ -2309,6 +2309,7 @@ def sample(
     logprobs: Tensor,
     ranks: Tensor,
     *,
+    scored: Tensor | None = None,
     states: SamplerStates | None = None,
     slots: Tensor | None = None,
     last_tokens: Tensor | None = None,
@@ -2335,6 +2336,8 @@ def sample(
             bans leave none; -3 where a constraint cannot be computed.
         logprobs: Out float32 `[S]`: log softmax of the raw logits at the token.
         ranks: Out int32 `[S]`: 1 is the likeliest.
+        scored: int32 `[S]`, 0 where log probability, rank and candidates are not wanted: these are
+            0 and none then. None wants all.
         states: Of the sequences; then `slots` and `last_tokens` are needed, too.
         slots: int32 `[S]`, of the sequence of each draw.
         last_tokens: int32 `[S]`, the token before the one that is drawn: the last or a draft.

@@ -7,7 +7,7 @@ from chairlift import _core
 from tests.kernels import reference
 
 
-def sample(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0):
+def sample(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, scored=None):
     """Draw one token per row; the position is the row's number."""
     rows = len(logits)
     tokens, ranks = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
@@ -24,8 +24,25 @@ def sample(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0):
         tokens,
         logprobs,
         ranks,
+        scored=scored,
     )
     return tokens, logprobs, ranks
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_row_that_is_not_scored_draws_the_same_token(temperature):
+    logits = torch.randn(5, 1000, generator=torch.Generator().manual_seed(3))
+    tokens, logprobs, ranks = sample(logits, temperature=temperature)
+    scored = torch.tensor([1, 0, 1, 0, 0], dtype=torch.int32)
+    drawn = sample(logits, temperature=temperature, scored=scored)
+    assert torch.equal(drawn[0], tokens)
+    assert torch.equal(drawn[1], logprobs * scored)
+    assert torch.equal(drawn[2], ranks * scored)
+
+
+def test_as_many_rows_are_scored_or_not_as_there_are():
+    with pytest.raises(ValueError, match="scored: expected one per row: 2, got 1"):
+        sample(torch.zeros(2, 8), scored=torch.ones(1, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])

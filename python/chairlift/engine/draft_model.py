@@ -287,6 +287,7 @@ class DraftModel:
             tokens=sampled.tokens,
             logprobs=sampled.logprobs,
             ranks=sampled.ranks,
+            scored=torch.zeros_like(sampled.ranks),
         )
         if num_tokens <= 2 * num_rows:
             self._learn(self._clock() - began)

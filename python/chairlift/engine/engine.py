@@ -262,6 +262,7 @@ class Engine:
                 no_end,
                 self.stepper.core.token_table,
                 prepared.output.prompt_candidates,
+                scored=prepared.output.logprobs,
             )
             self.runner.set_pooled(slot, prepared.pooled)
             if prepared.grammar is not None:

@@ -60,9 +60,9 @@ pub struct Draws<'a> {
     /// Token ids; [`NOT_FINITE`] where the row holds NaN or +inf, or nothing but -inf; [`NO_TOKEN_LEFT`] where masks and
     /// bans leave none of what is finite; [`TOO_COMPLEX`] where the mask says so.
     pub tokens: &'a mut [i32],
-    /// Log softmax of the raw logits at the token.
+    /// Log softmax of the raw logits at the token; 0 where it is not wanted.
     pub logprobs: &'a mut [f32],
-    /// Place of the token among the raw logits, from 1; equals share the best.
+    /// Place of the token among the raw logits, from 1; equals share the best. 0 where it is not wanted.
     pub ranks: &'a mut [i32],
 }
 

@@ -170,7 +170,7 @@ impl SamplerStates {
 /// Draws one token per row.
 #[pyfunction]
 #[pyo3(signature = (logits, temperature, top_k, top_p, min_p, seed, index, position, tokens,
-    logprobs, ranks, *, states = None, slots = None, last_tokens = None, mask = None,
+    logprobs, ranks, *, scored = None, states = None, slots = None, last_tokens = None, mask = None,
     mask_of_draw = None, constraints = None))]
 #[expect(
     clippy::too_many_arguments,
@@ -189,6 +189,7 @@ pub(crate) fn sample(
     tokens: TensorMut,
     logprobs: TensorMut,
     ranks: TensorMut,
+    scored: Option<Tensor>,
     states: Option<&SamplerStates>,
     slots: Option<Tensor>,
     last_tokens: Option<Tensor>,
@@ -205,14 +206,15 @@ pub(crate) fn sample(
     let masks = mask.zip(mask_of_draw);
     let masks = masks.map(|(mask, mask_of_draw)| named!(mask, mask_of_draw));
     let parameters = named!(temperature, top_k, top_p, min_p, seed, index, position);
+    let scored = scored.map(|scored| named!(scored));
     let drawn = named!(tokens, logprobs, ranks);
     let (logits,) = named!(logits);
     let found = Arc::clone(&candidates);
     call(
         py,
-        (logits, parameters, drawn, sequences, masks),
+        (logits, parameters, drawn, (sequences, scored), masks),
         move |(logits, ..)| logits.numel().max(least_work),
-        move |(logits, parameters, drawn, sequences, masks)| {
+        move |(logits, parameters, drawn, (sequences, scored), masks)| {
             logits.dims::<2>()?;
             let constraints = constraints.as_ref().map(|masks| masks.get().join());
             let constraints = constraints.transpose()?;
@@ -227,6 +229,10 @@ pub(crate) fn sample(
                 seed: seed.slice(borrows)?,
                 index: index.slice(borrows)?,
                 position: position.slice(borrows)?,
+                scored: match scored {
+                    Some((scored,)) => Some(scored.slice(borrows)?),
+                    None => None,
+                },
             };
             let (tokens, logprobs, ranks) = drawn;
             let draws = Draws {

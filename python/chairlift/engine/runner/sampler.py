@@ -49,9 +49,10 @@ class Sampled:
     """int32 `[S]`; -1 where the logits were not finite, -2 where no token was left to draw, -3
     where a constraint cannot be computed."""
     logprobs: Tensor
-    """float32 `[S]`: log softmax of the raw logits at the token."""
+    """float32 `[S]`: log softmax of the raw logits at the token; anything for a request that does
+    not ask."""
     ranks: Tensor
-    """int32 `[S]`: 1 is the likeliest."""
+    """int32 `[S]`: 1 is the likeliest; anything for a request that does not ask."""
     prompt: PromptScores | None = None
     """Log probabilities of prompts."""
     candidates: _core.Candidates | None = None
@@ -87,6 +88,7 @@ class Sampler:
         self._min_p = torch.zeros(num_slots, dtype=torch.float32)
         self.seed = torch.zeros(num_slots, dtype=torch.int64)
         """`[num_slots]`, the 64 bits of each request's seed."""
+        self._scored = torch.ones(num_slots, dtype=torch.int32)
         self._states = _core.SamplerStates(num_slots)
         self.constraints = _core.Constraints(num_slots, has_idle_cores=has_idle_cores)
         """Matchers of the sequences that have a constraint."""
@@ -101,6 +103,8 @@ class Sampler:
         no_end: NoEnd = _ALWAYS,
         token_table: _core.TokenTable | None = None,
         num_prompt_candidates: int = 0,
+        *,
+        scored: bool = True,
     ) -> None:
         """Begin a sequence in a slot.
 
@@ -111,6 +115,7 @@ class Sampler:
             no_end: Ids that are not drawn at first.
             token_table: The model's tokens; needed for DRY alone.
             num_prompt_candidates: The likeliest tokens that come with a prompt's log probabilities.
+            scored: Whether the log probabilities and ranks of its tokens are wanted.
         """
         self.constraints.clear(slot)
         self._prompt_lens[slot] = len(prompt)
@@ -120,6 +125,7 @@ class Sampler:
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
         self.seed[slot] = signed_seed(sampling.seed)
+        self._scored[slot] = int(scored)
         options = sampling.options
         if options == _NO_OPTIONS and no_end.min_tokens == 0:
             self._states.clear(slot)
@@ -203,6 +209,7 @@ class Sampler:
             sampled.tokens,
             sampled.logprobs,
             sampled.ranks,
+            scored=self._scored.index_select(0, slots),
             states=self._states,
             slots=slots,
             last_tokens=last_tokens,

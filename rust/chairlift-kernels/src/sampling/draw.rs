@@ -47,6 +47,12 @@ impl Kernel for Sampler<'_> {
             }
             None => self.token::<I>(raw, largest_logit, self.common()),
         };
+        if !self.parameters.are_scored(self.row) {
+            return Some(Sampled {
+                token,
+                ..Sampled::default()
+            });
+        }
         Some(score::<I>(raw, largest_logit, token, self.num_candidates))
     }
 }

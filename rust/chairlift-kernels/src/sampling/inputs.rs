@@ -24,6 +24,8 @@ pub struct Parameters<'a> {
     pub index: &'a [i32],
     /// The position of the token that is drawn.
     pub position: &'a [i32],
+    /// Not 0 where the log probability and the rank are wanted, or candidates; None wants all.
+    pub scored: Option<&'a [i32]>,
 }
 
 impl Parameters<'_> {
@@ -36,6 +38,7 @@ impl Parameters<'_> {
             seed,
             index,
             position,
+            scored,
         } = *self;
         for (name, len) in [
             ("temperature", temperature.len()),
@@ -45,6 +48,7 @@ impl Parameters<'_> {
             ("seed", seed.len()),
             ("index", index.len()),
             ("position", position.len()),
+            ("scored", scored.map_or(rows, <[i32]>::len)),
         ] {
             expect_equal(name, "one per row:", rows, len)?;
         }
@@ -69,6 +73,11 @@ impl Parameters<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the log probability and the rank of a row are wanted.
+    pub(super) fn are_scored(&self, row: usize) -> bool {
+        self.scored.is_none_or(|scored| scored[row] != 0)
     }
 }
 

@@ -57,6 +57,7 @@ fn try_draw(logits: &[f32], rows: &[Row]) -> Result<Vec<Drawn>, ArgumentError> {
             seed: &rows.iter().map(|row| row.seed).collect::<Vec<_>>(),
             index: &rows.iter().map(|row| row.index).collect::<Vec<_>>(),
             position: &rows.iter().map(|row| row.position).collect::<Vec<_>>(),
+            scored: None,
         },
         None,
         None,
