@@ -10,7 +10,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
 };
 
@@ -183,16 +183,13 @@ impl Constraints {
             runs,
             num_words: self.num_words,
         });
-        let work = Arc::clone(&step) as Arc<dyn Work>;
-        let begun = if self.has_idle_cores {
+        let begun = self.has_idle_cores.then(|| {
             let workers = self.workers.get_or_init(|| {
                 let available = thread::available_parallelism().map_or(1, usize::from);
                 Workers::new((available / 2).clamp(1, MAX_THREADS))
             });
-            workers.begin(work)
-        } else {
-            Begun::later(work)
-        };
+            workers.begin(Arc::clone(&step) as Arc<dyn Work>)
+        });
         Some(Pending {
             step,
             begun,
@@ -201,7 +198,7 @@ impl Constraints {
     }
 
     /// Takes the tokens that a step has added to answers, and returns those that their grammars force behind them: up to
-    /// `max_forced` each, answers without any left out.
+    /// `max_forced` each, in the order of keys, answers without any left out.
     ///
     /// Each answer is there once; one without a constraint is ignored.
     pub fn follow(
@@ -212,35 +209,36 @@ impl Constraints {
     ) -> Vec<(Key, Vec<i32>)> {
         let has_one = |(key, _): &&(Key, &[i32])| self.slot_of.contains_key(key);
         let answers: Vec<_> = answers.iter().filter(has_one).collect();
-        let forced: Vec<_> = answers.iter().map(|_| OnceLock::new()).collect();
-        each(answers.len(), spread, &|i| {
-            let &&(key, tokens) = &answers[i];
+        let found = Mutex::new(Vec::new());
+        each(answers.len(), spread, |place| {
+            let &(key, tokens) = answers[place];
             let Some(mut matcher) = self.of(key) else {
                 return;
             };
-            let found = matcher.bounded(|matcher| {
+            let forced = matcher.bounded(|matcher| {
                 matcher.follow(tokens);
                 matcher.forced(max_forced)
             });
-            // Each answer is followed once.
-            let _ = forced[i].set(found.unwrap_or_default());
+            lock(&found).push((key, forced.unwrap_or_default()));
         });
-        let forced = forced.into_iter().map(OnceLock::into_inner);
-        let found = answers.iter().map(|(key, _)| *key).zip(forced);
-        let found = found.map(|(key, forced)| (key, forced.unwrap_or_default()));
-        found.filter(|(_, forced)| !forced.is_empty()).collect()
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.retain(|(_, forced)| !forced.is_empty());
+        // Whichever thread was first.
+        found.sort_unstable();
+        found
     }
 }
 
 /// Masks that are computed.
 pub struct Pending {
     step: Arc<Step>,
-    begun: Begun,
+    /// None leaves all work to the threads that wait.
+    begun: Option<Begun>,
     num_draws: usize,
 }
 
 impl Pending {
-    /// Computes the masks that nothing has begun on the threads of `spread`, and waits for the rest.
+    /// Waits for the masks, or computes them on the threads of `spread` where nothing has begun.
     ///
     /// # Errors
     /// If a draw is not behind the tokens that are known of its sequence.
@@ -248,7 +246,10 @@ impl Pending {
     /// # Panics
     /// If a piece of work was lost.
     pub fn join(&self, spread: Spread<'_>) -> Result<Masks, Gap> {
-        self.begun.finish(spread);
+        match &self.begun {
+            Some(begun) => begun.finish(),
+            None => each(self.step.num_pieces(), spread, |piece| self.step.run(piece)),
+        }
         let num_words = self.step.num_words;
         let mut masks = Masks {
             bits: Vec::new(),
@@ -306,11 +307,12 @@ impl Work for Step {
 
     fn run(&self, piece: usize) {
         let run = &self.runs[piece];
-        let mut matcher = lock(&run.matcher);
-        let computed = matcher.bounded(|matcher| lines(matcher, &run.draws, self.num_words));
-        let lines = computed.unwrap_or_else(|| Ok(Lines::not_computed()));
-        // Each piece is run once.
-        let _ = run.lines.set(lines);
+        // A second call for the same masks finds them.
+        run.lines.get_or_init(|| {
+            let mut matcher = lock(&run.matcher);
+            let lines = matcher.bounded(|matcher| lines(matcher, &run.draws, self.num_words));
+            lines.unwrap_or_else(|| Ok(Lines::not_computed()))
+        });
     }
 }
 

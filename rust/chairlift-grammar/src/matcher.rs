@@ -155,7 +155,7 @@ impl Matcher {
             self.num_known += 1;
             if self.seek(self.num_prompt + self.num_known, token).is_err() {
                 // A step was not followed: nothing is known about the place in the grammar.
-                self.has_failed = true;
+                self.fail();
             }
         }
     }

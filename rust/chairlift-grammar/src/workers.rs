@@ -1,6 +1,6 @@
-//! Pieces of work that threads take in turn: those of the caller, and workers that begin before it waits.
+//! Pieces of work that threads take in turn: those of a caller ([`each`]), or workers that begin before it waits.
 //!
-//! The threads of the caller never wait for a piece that is not begun, and without a worker they compute them all.
+//! The caller of workers takes pieces as well: it never waits for one that is not begun, and without a worker it computes them all.
 
 use std::{
     collections::VecDeque,
@@ -22,23 +22,39 @@ pub(crate) trait Work: Send + Sync {
 /// Runs a function on up to so many threads, at least once, and returns when all calls have returned.
 pub type Spread<'a> = &'a dyn Fn(usize, &(dyn Fn() + Sync));
 
-/// Runs a piece of each number below `len` on the threads of `spread`, which take them in turn.
-pub(crate) fn each(len: usize, spread: Spread<'_>, piece: &(dyn Fn(usize) + Sync)) {
-    let next = AtomicUsize::new(0);
+/// The numbers below a length, each of which is taken once.
+struct Pieces {
+    len: usize,
+    next: AtomicUsize,
+}
+
+impl Pieces {
+    fn new(len: usize) -> Self {
+        Self {
+            len,
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    fn take(&self) -> Option<usize> {
+        let piece = self.next.fetch_add(1, Ordering::Relaxed);
+        (piece < self.len).then_some(piece)
+    }
+}
+
+/// Calls `run` with each number below `len`, on the threads of `spread`.
+pub(crate) fn each(len: usize, spread: Spread<'_>, run: impl Fn(usize) + Sync) {
+    let pieces = Pieces::new(len);
     spread(len, &|| {
-        loop {
-            let taken = next.fetch_add(1, Ordering::Relaxed);
-            if taken >= len {
-                return;
-            }
-            piece(taken);
+        while let Some(piece) = pieces.take() {
+            run(piece);
         }
     });
 }
 
 struct Batch {
     work: Arc<dyn Work>,
-    next: AtomicUsize,
+    pieces: Pieces,
     num_done: Mutex<usize>,
     done: Condvar,
 }
@@ -46,11 +62,7 @@ struct Batch {
 impl Batch {
     /// Does pieces until all are begun.
     fn help(&self) {
-        loop {
-            let piece = self.next.fetch_add(1, Ordering::Relaxed);
-            if piece >= self.work.num_pieces() {
-                return;
-            }
+        while let Some(piece) = self.pieces.take() {
             self.work.run(piece);
             *lock(&self.num_done) += 1;
             self.done.notify_all();
@@ -59,7 +71,7 @@ impl Batch {
 
     fn wait(&self) {
         let mut num_done = lock(&self.num_done);
-        while *num_done < self.work.num_pieces() {
+        while *num_done < self.pieces.len {
             num_done = self
                 .done
                 .wait(num_done)
@@ -68,25 +80,14 @@ impl Batch {
     }
 }
 
-/// Work that may have begun.
+/// Work that was begun.
 pub(crate) struct Begun(Arc<Batch>);
 
 impl Begun {
-    /// Begins nothing: the threads that wait do it all.
-    pub(crate) fn later(work: Arc<dyn Work>) -> Self {
-        Self(Arc::new(Batch {
-            work,
-            next: AtomicUsize::new(0),
-            num_done: Mutex::new(0),
-            done: Condvar::new(),
-        }))
-    }
-
-    /// Does what nothing has begun, on the threads of `spread`, and waits for the rest.
-    pub(crate) fn finish(&self, spread: Spread<'_>) {
-        let Self(batch) = self;
-        spread(batch.work.num_pieces(), &|| batch.help());
-        batch.wait();
+    /// Does what nothing has begun, and waits for the rest.
+    pub(crate) fn finish(&self) {
+        self.0.help();
+        self.0.wait();
     }
 }
 
@@ -106,7 +107,7 @@ impl Shared {
     /// Wakes up to `num_threads` workers for the pieces of a batch.
     fn push(&self, batch: &Arc<Batch>, num_threads: usize) {
         let mut queue = lock(&self.queue);
-        for _ in 0..num_threads.min(batch.work.num_pieces()) {
+        for _ in 0..num_threads.min(batch.pieces.len) {
             queue.batches.push_back(Arc::clone(batch));
             self.has_work.notify_one();
         }
@@ -137,9 +138,14 @@ impl Workers {
 
     /// Begins the work on its threads.
     pub(crate) fn begin(&self, work: Arc<dyn Work>) -> Begun {
-        let begun = Begun::later(work);
-        self.shared.push(&begun.0, self.num_threads);
-        begun
+        let batch = Arc::new(Batch {
+            pieces: Pieces::new(work.num_pieces()),
+            work,
+            num_done: Mutex::new(0),
+            done: Condvar::new(),
+        });
+        self.shared.push(&batch, self.num_threads);
+        Begun(batch)
     }
 }
 

@@ -175,11 +175,10 @@ fn draw_row(
     let is_changed = mask.is_some() || state.as_ref().is_some_and(|state| state.changes(position));
     CHANGED.with_borrow_mut(|changed| {
         if is_changed {
+            changed.clear();
+            changed.extend_from_slice(raw);
             if let Some(mask) = mask {
-                bans::masked(raw, mask, changed);
-            } else {
-                changed.clear();
-                changed.extend_from_slice(raw);
+                bans::mask(changed, mask);
             }
             if let Some(mut state) = state {
                 state.apply(changed, position);

@@ -269,7 +269,9 @@ fn observe(
         }
         _ => None,
     });
-    let found = constraints.follow(&answers.collect::<Vec<_>>(), MAX_DRAFTS, &spread);
+    let answers: Vec<_> = answers.collect();
+    // The constraints are locked meanwhile: it must not wait for another caller's job.
+    let found = pool::inline_only(|| constraints.follow(&answers, MAX_DRAFTS, &spread));
     (!found.is_empty()).then_some(Drafts { found })
 }
 

@@ -41,17 +41,15 @@ BLOCK_PARTS: Final = {
 version 3."""
 FORMATS: Final = {"int8": "INT8_ROTATED_128", "int4": "INT4_ROTATED"}
 """Block types of weights that are rounded alone, by what `--format` calls them."""
-_COMPENSATED: Final = {"int8": "INT8_ROTATED_128", "int4": "INT4_ROTATED_128"}
-MIN_INT4_INPUTS: Final = 512
+_MIN_WIDE_INPUTS: Final = 512
 """Inputs from which four bits have a scale and a minimum per 128 weights. The few weights of a
 narrower layer lose more by it than compensation gains, and take no time to speak of."""
 
 
 def compensated_type(weight_format: str, in_features: int) -> str:
     """Return the block type of a layer whose errors are compensated, by what `--format` says."""
-    if weight_format == "int4" and in_features < MIN_INT4_INPUTS:
-        return FORMATS[weight_format]
-    return _COMPENSATED[weight_format]
+    is_wide = weight_format == "int4" and in_features >= _MIN_WIDE_INPUTS
+    return "INT4_ROTATED_128" if is_wide else FORMATS[weight_format]
 
 
 def stored_config(weight_format: str) -> dict[str, Any]:

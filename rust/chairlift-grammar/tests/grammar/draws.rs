@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::world::{END, Random, allowed, compile, mask_behind, num_words, schema};
 use chairlift_draws::mask_line;
-use chairlift_grammar::{Constraints, Draw, Grammar, Masks, Matcher, Source, constraints};
+use chairlift_grammar::{
+    Constraints, Draw, Grammar, Masks, Matcher, Source, constraints, matcher::Outcome,
+};
 
 const NUM_SLOTS: usize = 6;
 const NUM_PROMPT: usize = 3;
@@ -294,6 +296,20 @@ fn a_draw_behind_unknown_tokens_is_an_error() {
     };
     let pending = constraints.start(&[draw]).expect("a constraint");
     assert!(pending.join(&two_threads).is_err());
+}
+
+#[test]
+fn an_answer_that_was_not_followed_has_no_masks() {
+    let grammar = compile(&Source::Regex("a+".into()));
+    let mut matcher = Matcher::new(grammar, NUM_PROMPT, true);
+    let token = crate::world::FIRST_BYTE + i32::from(b'a');
+    matcher.follow(&[token, token]);
+    matcher.seek(NUM_PROMPT, 99).expect("the start is known");
+    // The token before it is not known any more.
+    matcher.follow(&[token]);
+    let mut mask = vec![0; num_words()];
+    assert_eq!(matcher.mask(&mut mask), Outcome::TooComplex);
+    assert!(matcher.forced(4).is_empty());
 }
 
 #[test]

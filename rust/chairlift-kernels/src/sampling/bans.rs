@@ -10,58 +10,39 @@ use crate::isa::{
 /// Tokens of a bitset's number.
 pub const BITS: usize = 32;
 
-/// Copies the logits of the tokens that have a bit; the others are banned.
-struct Masked<'a> {
-    logits: &'a [f32],
+/// Bans all tokens without a bit.
+struct Mask<'a> {
+    logits: &'a mut [f32],
     bits: &'a [i32],
-    to: &'a mut [f32],
 }
 
-impl Kernel for Masked<'_> {
+impl Kernel for Mask<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Isa>(self) {
         let banned = I::splat(f32::NEG_INFINITY);
-        let (chunks, rest) = self.logits.as_chunks::<BITS>();
-        let (to_chunks, to_rest) = self.to.as_chunks_mut::<BITS>();
-        for ((to, logits), &word) in to_chunks.iter_mut().zip(chunks).zip(self.bits) {
-            for (i, to) in to.chunks_exact_mut(I::LANES).enumerate() {
+        let (words, rest) = self.logits.as_chunks_mut::<BITS>();
+        let num_words = words.len();
+        for (logits, &word) in words.iter_mut().zip(self.bits) {
+            for (i, logits) in logits.chunks_exact_mut(I::LANES).enumerate() {
                 let allowed = word.cast_unsigned() >> (i * I::LANES);
-                let logits = I::load(&logits[i * I::LANES..]);
-                I::store(I::select_lanes(allowed, logits, banned), to);
+                I::store(I::select_lanes(allowed, I::load(logits), banned), logits);
             }
         }
-        if let Some(&word) = self.bits.get(chunks.len()) {
-            for (bit, (to, &logit)) in to_rest.iter_mut().zip(rest).enumerate() {
-                *to = or_banned(logit, word, bit);
+        if let Some(&word) = self.bits.get(num_words) {
+            for (bit, logit) in rest.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
             }
         }
     }
-}
-
-#[inline(always)]
-fn or_banned(logit: f32, word: i32, bit: usize) -> f32 {
-    if word & 1 << bit != 0 {
-        logit
-    } else {
-        f32::NEG_INFINITY
-    }
-}
-
-/// Sets `to` to the logits of the tokens that have a bit; the others are banned.
-pub(super) fn masked(logits: &[f32], bits: &[i32], to: &mut Vec<f32>) {
-    to.resize(logits.len(), 0.0);
-    dispatch(Masked { logits, bits, to });
 }
 
 /// Bans all tokens without a bit.
-fn mask(logits: &mut [f32], bits: &[i32]) {
-    for (logits, &word) in logits.chunks_mut(BITS).zip(bits) {
-        for (bit, logit) in logits.iter_mut().enumerate() {
-            *logit = or_banned(*logit, word, bit);
-        }
-    }
+pub(super) fn mask(logits: &mut [f32], bits: &[i32]) {
+    dispatch(Mask { logits, bits });
 }
 
 /// Bans tokens; ids outside the vocabulary are ignored.
