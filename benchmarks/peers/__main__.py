@@ -5,12 +5,12 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from chairlift.api.choices import KvCacheDtype
-
 from benchmarks.peers.comparison import (
+    Comparison,
     compare,
     page_with_marks,
     put_between_marks,
@@ -22,10 +22,11 @@ from benchmarks.peers.converted import QUANTIZED, fingerprint, quantized
 from benchmarks.peers.environments import held_to, install
 from benchmarks.peers.model import SHAPES, make_model
 from benchmarks.peers.processes import PeerError, call
-from benchmarks.peers.protocol import STEP_TOKENS
+from benchmarks.peers.protocol import KV_CACHE_DTYPES, STEP_TOKENS
 from benchmarks.peers.workload import KINDS, write_workload
 
 WITH_QUANTIZED = ["openvino", "llamacpp"]
+"""Peers that take weights, or keys and values, in fewer than 16 bits."""
 DEFAULTS = {
     "model": None,
     "shape": "llama",
@@ -81,15 +82,33 @@ def main() -> None:
         note = quality_note(options.dtype, WITH_QUANTIZED)
     print("\n\n".join(part for part in (head, table(comparisons), note) if part))
     if page is not None:
-        name = mark_of(options)
-        # Tables of other requests in the same format refer to that of its section.
-        kept_note = note if name == options.dtype else ""
-        document = put_between_marks(
-            page.read_text(encoding="utf-8"),
-            name,
-            lambda before: with_kept_rows(before, head, comparisons, kept_note),
-        )
-        page.write_text(document, encoding="utf-8")
+        write(page, options, head, comparisons, note)
+
+
+def write(
+    page: Path,
+    options: argparse.Namespace,
+    head: str,
+    comparisons: Sequence[Comparison],
+    note: str,
+) -> None:
+    """Keep what was measured in the table of a page.
+
+    Args:
+        page: Has the marks of the table.
+        options: Of the run.
+        head: What was measured, and on what.
+        comparisons: With at least one peer.
+        note: What the weights cost in quality; it may be empty.
+    """
+    # Tables of other requests in the same format refer to the one without a name.
+    kept_note = note if options.section is None else ""
+    document = put_between_marks(
+        page.read_text(encoding="utf-8"),
+        mark_of(options),
+        lambda before: with_kept_rows(before, head, comparisons, kept_note),
+    )
+    page.write_text(document, encoding="utf-8")
 
 
 def mark_of(options: argparse.Namespace) -> str:
@@ -151,9 +170,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=48, help="of the made workload")
     dtypes = ("float32", "bfloat16", *QUANTIZED)
     parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of the weights")
-    kinds = [kind.value for kind in KvCacheDtype]
+    kept = DEFAULTS["kv_cache_dtype"]
     parser.add_argument(
-        "--kv-cache-dtype", choices=kinds, default=DEFAULTS["kv_cache_dtype"], help="of Chairlift"
+        "--kv-cache-dtype", choices=KV_CACHE_DTYPES, default=kept, help="of both sides"
     )
     parser.add_argument("--served", action="store_true", help="Chairlift over gRPC, not offline")
     parser.add_argument("--cpu", choices=["avx2"], help="instructions that all are held to")
@@ -173,9 +192,15 @@ def read_options() -> argparse.Namespace:
         if options.peers not in ([], ["llamacpp"]):
             parser.error("--gguf: only llamacpp reads such a file")
         options.peers = ["llamacpp"]
-    able = WITH_QUANTIZED if options.dtype in QUANTIZED else [*WITH_QUANTIZED, "transformers"]
-    if options.dtype in QUANTIZED and (unable := set(options.peers) - set(able)):
-        parser.error(f"{', '.join(sorted(unable))}: not measured with {options.dtype} weights")
+    able = [*WITH_QUANTIZED, "transformers"]
+    for is_chosen, what in (
+        (options.dtype in QUANTIZED, f"{options.dtype} weights"),
+        (options.kv_cache_dtype != kept, f"keys and values in {options.kv_cache_dtype}"),
+    ):
+        if is_chosen:
+            able = WITH_QUANTIZED
+            if unable := set(options.peers) - set(able):
+                parser.error(f"{', '.join(sorted(unable))}: not measured with {what}")
     options.peers = options.peers or able
     return options
 
@@ -197,6 +222,7 @@ def commands(
 ) -> tuple[list[str | Path], list[str | Path]]:
     """Return the commands of the two sides: one JSON line each."""
     threads = str(len(os.sched_getaffinity(0)))
+    kept: list[str | Path] = ["--kv-cache-dtype", options.kv_cache_dtype]
     common: list[str | Path] = ["--dtype", options.dtype]
     # Both read the weights of a GGUF file as they are stored.
     own = [] if options.gguf else common
@@ -204,7 +230,7 @@ def commands(
     converted = CONVERTED / f"{peer}-{options.dtype}-{fingerprint(model)}"
     if options.gguf:
         converted = model
-    command: list[str | Path] = [python, HERE / f"run_{peer}.py", model, workload, *common]
+    command: list[str | Path] = [python, HERE / f"run_{peer}.py", model, workload, *common, *kept]
     command += ["--rows", str(options.rows), "--threads", threads, "--converted", converted]
     if is_quantized:
         say(f"chairlift quantize {model} --format {options.dtype}, unless it is there")
@@ -216,7 +242,7 @@ def commands(
     # A model that is stored in a format has it already.
     chairlift += [] if is_quantized else own
     # Random weights repeat themselves, which drafts would profit from; the peers have none.
-    chairlift += ["--kv-cache-dtype", options.kv_cache_dtype, "--drafts", "off"]
+    chairlift += [*kept, "--drafts", "off"]
     chairlift += ["--max-num-batched-tokens", str(STEP_TOKENS)]
     chairlift += ["--max-num-seqs", str(options.rows), "--num-threads", threads]
     CONVERTED.mkdir(exist_ok=True)
@@ -268,7 +294,7 @@ def caption(model: Path, workload: Path, options: argparse.Namespace) -> str:
         name = name if stored == options.gguf else model.name
     side = ", served over gRPC" if options.served else ""
     kept = options.kv_cache_dtype
-    keys = "" if kept == "auto" else f" (Chairlift's keys and values in {kept})"
+    keys = "" if kept == "auto" else f" (keys and values in {kept})"
     return (
         f"{name} in {stored}{keys}{side}, {len(entries)} requests ({num_prompt:,} prompt and "
         f"{num_output:,} output tokens), {options.rows} rows, {cpu(options.cpu)}, {date.today()}; "

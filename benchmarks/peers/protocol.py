@@ -8,6 +8,9 @@ from pathlib import Path
 STEP_TOKENS = 512
 """Of a step at most, for Chairlift and OpenVINO; llama.cpp takes as many of its own accord."""
 
+KV_CACHE_DTYPES = ("auto", "int8")
+"""Of the keys and values, on both sides."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -25,6 +28,8 @@ class Job:
     """Where the peer keeps the model in its own format between runs; may not exist yet."""
     convert_only: bool
     """Make that file, and measure nothing."""
+    kv_cache_dtype: str = "auto"
+    """Of the keys and values: auto is 16 bits, where the weights are not float32; or int8."""
 
     @property
     def warm_up(self) -> list[tuple[list[int], int]]:
@@ -38,6 +43,7 @@ def read_job() -> Job:
     parser.add_argument("model", type=Path)
     parser.add_argument("workload", type=Path)
     parser.add_argument("--dtype", required=True)
+    parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
     parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--converted", type=Path, required=True)

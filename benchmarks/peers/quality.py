@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from chairlift.api.choices import KvCacheDtype
 from chairlift.api.config import Quantize
 from chairlift.bench.quality import ModelFormat, WindowModel, cut_windows
 from numpy.typing import NDArray
@@ -96,13 +97,20 @@ def measure(
 
 
 def own_formats(folder: Path, name: str) -> dict[str, ModelFormat]:
-    """Return the model in a format: as `chairlift quantize` stores it, and made while loading."""
-    if name not in QUANTIZED:
-        return {"Chairlift": ModelFormat.of(str(folder))}
-    return {
-        "Chairlift": ModelFormat.of(str(quantized(folder, name))),
-        f"Chairlift --quantize {name}": ModelFormat.of(str(folder), quantize=Quantize(name)),
+    """Return the model in a format.
+
+    It is as `chairlift quantize` stores it, without and with keys and values in int8, and made
+    while loading.
+    """
+    stored = str(quantized(folder, name) if name in QUANTIZED else folder)
+    formats = {
+        "Chairlift": ModelFormat.of(stored),
+        "Chairlift --kv-cache-dtype int8": ModelFormat.of(stored, kv_cache_dtype=KvCacheDtype.INT8),
     }
+    if name in QUANTIZED:
+        made = ModelFormat.of(str(folder), quantize=Quantize(name))
+        formats[f"Chairlift --quantize {name}"] = made
+    return formats
 
 
 def llamacpp_file(folder: Path, name: str) -> Path:

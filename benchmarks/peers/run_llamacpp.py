@@ -56,6 +56,8 @@ def start(job: Job) -> tuple["subprocess.Popen[bytes]", str]:
         "--flash-attn": "on",
         "--port": port,
     }
+    if job.kv_cache_dtype == "int8":
+        options |= {"--cache-type-k": "q8_0", "--cache-type-v": "q8_0"}
     words = [str(word) for option in options.items() for word in option]
     process = subprocess.Popen([*server, *words], stdout=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.__main__ import page_of, read_options
+from benchmarks.peers import __main__ as program
+from benchmarks.peers.__main__ import commands, page_of, read_options, write
 from benchmarks.peers.comparison import (
     Comparison,
     compare,
@@ -153,17 +154,33 @@ def test_a_workload_is_the_same_each_time_and_chairlift_reads_it(tmp_path: Path,
 
 
 def test_an_unknown_peer_is_named_with_those_that_are_known() -> None:
-    program = [sys.executable, "-m", "benchmarks.peers", "nobody"]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    call = [sys.executable, "-m", "benchmarks.peers", "nobody"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "unknown peer nobody: known are openvino, llamacpp, transformers, vllm" in done.stderr
 
 
 def test_a_peer_without_such_weights_is_named() -> None:
-    program = [sys.executable, "-m", "benchmarks.peers", "transformers", "--dtype", "int8"]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    call = [sys.executable, "-m", "benchmarks.peers", "transformers", "--dtype", "int8"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "transformers: not measured with int8 weights" in done.stderr
+
+
+def test_a_peer_that_keeps_no_keys_in_eight_bits_is_named() -> None:
+    call = [sys.executable, "-m", "benchmarks.peers", "vllm", "--kv-cache-dtype", "int8"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "vllm: not measured with keys and values in int8" in done.stderr
+
+
+def test_both_sides_keep_keys_and_values_in_the_same_format(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["peers", "openvino", "--kv-cache-dtype", "int8"])
+    monkeypatch.setattr(program, "CONVERTED", tmp_path)
+    for side in commands("openvino", Path("python"), tmp_path, Path("work"), read_options()):
+        assert side[side.index("--kv-cache-dtype") + 1] == "int8"
 
 
 @pytest.fixture
@@ -186,6 +203,19 @@ def test_a_table_without_a_name_keeps_no_other_work(page: Callable[..., Path | N
     for words in (("--kind", "documents"), ("--rows", "1"), ("--cpu", "avx2"), ("--served",)):
         assert page(*words) is None
         assert page(*words, "--section", "documents") is not None
+
+
+def test_the_table_of_a_format_has_its_quality_below_and_no_other_has(
+    page: Callable[..., Path | None],
+) -> None:
+    for words, has_note in (((), True), (("--section", "documents"), False)):
+        kept = page(*words)
+        assert kept is not None
+        write(kept, read_options(), "on a Zen 5", [measured("a", 1.0)], "KL 0.1")
+        own = f"<!-- bench-peers {'bfloat16' if has_note else 'documents'} -->"
+        section = kept.read_text(encoding="utf-8").partition(own)[2].partition("<!-- end -->")[0]
+        assert ("KL 0.1" in section) == has_note
+        assert "| a |" in section
 
 
 def test_a_table_that_no_page_has_is_named_before_anything_runs(
