@@ -10,7 +10,7 @@ from chairlift.attention.cuda_fp8 import Fp8CudaBackend
 from torch import Tensor
 
 from tests.attention.reference import ReferenceBackend
-from tests.kernels.reference import quantize_rows
+from tests.kernels.reference import quantize_rows, rotated
 
 
 @singledispatch
@@ -55,7 +55,7 @@ def pair_size(dtype):
 
 @pack.register
 def _(backend: Int8CpuBackend, key, value):
-    codes, scales = zip(*(quantize_rows(half) for half in (key, value)), strict=True)
+    codes, scales = zip(*(quantize_rows(rotated(half)) for half in (key, value)), strict=True)
     key, value = (half.to(backend.dtype) for half in codes)
     packed = pack(CpuBackend(), key, value).to(torch.int8)
     # [tokens, heads, 1] -> [heads, tokens]
@@ -65,14 +65,14 @@ def _(backend: Int8CpuBackend, key, value):
 
 @unpack.register
 def _(backend: Int8CpuBackend, block, block_size):
-    """Return codes times scales, in float32."""
+    """Return codes times scales, rotated back, in float32."""
     half = block_size * SCALE_BYTES
     codes = block[:, : -2 * half].to(backend.dtype)
     key, value = unpack(CpuBackend(), codes, block_size)
     tails = block[:, -2 * half :].contiguous().view(torch.float32)
     # [heads, 2 * tokens] -> [tokens, heads, 1]
     key_scale, value_scale = (tail.T.unsqueeze(-1) for tail in tails.chunk(2, dim=1))
-    return key * key_scale, value * value_scale
+    return rotated(key * key_scale), rotated(value * value_scale)
 
 
 @pack.register

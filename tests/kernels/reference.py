@@ -92,22 +92,25 @@ def linear_in_groups(
 
 
 def rotated(x: Tensor) -> Tensor:
-    """Multiply the rows of `x` `[N, K]` by Hadamard matrices of 64, for the rest of 16, then of 4.
+    """Multiply rows `[..., K]` by Hadamard matrices of 64, for the rest of 16, then of 4.
 
     Each is divided by the root of its size; up to three numbers stay.
+
+    Returns:
+        `[..., K]`, in float64 where `x` is, else in float32.
     """
-    x, first = x.float(), 0
-    parts = []
+    x = x if x.dtype == torch.float64 else x.float()
+    first, parts = 0, []
     for size in (64, 16, 4, 1):
-        end = first + (x.shape[1] - first) // size * size
-        part = x[:, first:end]
+        end = first + (x.shape[-1] - first) // size * size
+        part = x[..., first:end].flatten(0, -2)
         distance = size // 2
         while distance > 0:
-            low, high = part.reshape(len(x), -1, 2, distance).unbind(-2)
+            low, high = part.reshape(len(part), -1, 2, distance).unbind(-2)
             part, distance = torch.stack((low + high, low - high), -2).flatten(1), distance // 2
-        parts.append(part * size**-0.5)
+        parts.append((part * size**-0.5).view(*x.shape[:-1], -1))
         first = end
-    return torch.cat(parts, dim=1)
+    return torch.cat(parts, dim=-1)
 
 
 def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -3,6 +3,9 @@
 Per KV head of a block there are codes of the keys and of the values, each where the number of the
 model's dtype would lie, and behind them a float32 scale for each token's key and each one's value:
 a number is its code times the scale, which is the largest magnitude of the 127.
+
+Keys and values are rotated before they are rounded (Hadamard matrices of 64 coordinates), queries
+likewise, and results back: a few large coordinates of a key do not make its scale coarse.
 """
 
 import torch
@@ -15,7 +18,7 @@ SCALE_BYTES = 4
 class Int8CpuBackend(CpuBackend):
     """Keys and values as codes; queries and results keep the model's dtype."""
 
-    layout = "cpu-k_transposed-v_rows-16-int8"
+    layout = "cpu-k_transposed-v_rows-16-int8_rotated"
 
     def __init__(self, dtype: torch.dtype) -> None:
         """Name the model's dtype, which decides where a code lies."""

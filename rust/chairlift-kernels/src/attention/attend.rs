@@ -15,6 +15,7 @@ use crate::{
     gemm::{
         accumulator::{balanced, with_rows},
         operand::Operand,
+        rotation::rotate_inline,
     },
     isa::{
         Isa,
@@ -171,8 +172,11 @@ impl<T: Element> Attend<'_, T> {
     ) {
         let head_dim = self.layer.shape.head_dim;
         let rows = item.tokens.len() * self.group;
+        if K::IS_INT8 {
+            self.rotate_queries::<I>(item, &mut scratch.o[..rows * head_dim]);
+        }
         for tile in balanced(rows, const { max_tile_rows::<I, F, T::Packed>() }) {
-            self.load_queries::<F>(item, tile, &mut scratch.q);
+            self.load_queries::<I, F, K>(item, tile, scratch);
         }
         for row in 0..rows {
             scratch.state::<1>(row, head_dim).clear();
@@ -207,7 +211,13 @@ impl<T: Element> Attend<'_, T> {
                 state.add_sink::<I>(sinks[head] * std::f32::consts::LOG2_E);
             }
             state.normalize();
-            self.store::<I>(item, row, state.o);
+        }
+        let o = &mut scratch.o[..rows * head_dim];
+        if K::IS_INT8 {
+            noinline::<I, _>(RotateHeads { o, head_dim });
+        }
+        for (row, o) in o.chunks_exact(head_dim).enumerate() {
+            self.store::<I>(item, row, o);
         }
     }
 
@@ -281,19 +291,47 @@ impl<T: Element> Attend<'_, T> {
         (token, head * head_dim..(head + 1) * head_dim)
     }
 
+    /// Puts the queries of an item to `o`, rotated as the keys of an int8 cache are.
     #[inline(always)]
-    fn load_queries<F: Operand<T::Packed>>(&self, item: &Item, tile: Range<usize>, q: &mut [F]) {
-        let len = self.layer.shape.head_dim / F::DEPTH;
-        let q = &mut q[tile.start * len..tile.end * len];
+    fn rotate_queries<I: Isa>(&self, item: &Item, o: &mut [f32]) {
+        let head_dim = self.layer.shape.head_dim;
+        for (row, o) in o.chunks_exact_mut(head_dim).enumerate() {
+            let (token, columns) = self.place(item, row);
+            for (wide, number) in o.iter_mut().zip(&self.query.row(token)[columns]) {
+                *wide = number.to_f32();
+            }
+        }
+        noinline::<I, _>(RotateHeads { o, head_dim });
+    }
+
+    /// Packs the queries of a tile; those of an int8 cache are in `o`.
+    #[inline(always)]
+    fn load_queries<I: Isa, F: Operand<T::Packed>, K: KvFormat>(
+        &self,
+        item: &Item,
+        tile: Range<usize>,
+        scratch: &mut Scratch<F>,
+    ) {
+        let head_dim = self.layer.shape.head_dim;
+        let len = head_dim / F::DEPTH;
+        let q = &mut scratch.q[tile.start * len..tile.end * len];
         for r in 0..tile.len() {
-            let (token, columns) = self.place(item, tile.start + r);
-            let numbers = self.query.row(token)[columns].chunks_exact(T::Packed::DEPTH);
+            let row = tile.start + r;
+            let (token, columns) = self.place(item, row);
+            let (query, _) = self.query.row(token)[columns].as_chunks::<BLOCK_SIZE>();
+            let (rotated, _) = scratch.o[row * head_dim..][..head_dim].as_chunks();
             let mut place = r;
-            for numbers in numbers {
-                let unit = T::pack(numbers);
-                for index in 0..T::Packed::DEPTH / F::DEPTH {
-                    q[place] = F::part(unit, index);
-                    place += tile.len();
+            for (numbers, rotated) in query.iter().zip(rotated) {
+                let mut numbers = *numbers;
+                if K::IS_INT8 {
+                    T::round_block::<I>(rotated, &mut numbers);
+                }
+                for numbers in numbers.chunks_exact(T::Packed::DEPTH) {
+                    let unit = T::pack(numbers);
+                    for index in 0..T::Packed::DEPTH / F::DEPTH {
+                        q[place] = F::part(unit, index);
+                        place += tile.len();
+                    }
                 }
             }
         }
@@ -388,6 +426,25 @@ impl<T: Element> Attend<'_, T> {
         let out = unsafe { self.out.take(base + columns.start..base + columns.end) };
         for (out, o) in out.as_chunks_mut().0.iter_mut().zip(o.as_chunks().0) {
             T::round_block::<I>(o, out);
+        }
+    }
+}
+
+/// Rotates heads in place, as the keys and values of an int8 cache are.
+///
+/// Compiled apart: the loop over spans keeps its registers.
+struct RotateHeads<'a> {
+    o: &'a mut [f32],
+    head_dim: usize,
+}
+
+impl Kernel for RotateHeads<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for head in self.o.chunks_exact_mut(self.head_dim) {
+            rotate_inline::<I>(head);
         }
     }
 }

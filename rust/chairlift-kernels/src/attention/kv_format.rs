@@ -8,16 +8,24 @@
 //! Codes lie where the numbers would ([`crate::attention::kv_layout`]) and are whole numbers that bf16 holds exactly: a span
 //! is widened once, into a panel as of any keys and values. The scale of a token multiplies its score, or its
 //! weight, so that no product of the sums is rounded for it.
+//!
+//! Keys and values are rotated first ([`crate::gemm::rotation`]): some coordinates of keys are large in every token, and
+//! make the scale coarse for all others. Queries are rotated likewise, which leaves scores as they are, and sums of values
+//! are rotated back.
 
 use crate::{
     attention::{
-        kv_layout::{self, BLOCK_SIZE, CacheShape, expect_len},
+        kv_layout::{self, BLOCK_SIZE, CacheShape, MAX_HEAD_DIM, expect_len},
         span_types::{Block, KvFormat, PerToken, SPAN_BLOCKS, Scales, Span},
     },
     error::ArgumentError,
-    gemm::quantize::{CHUNK, round_chunk, scale_int8},
+    gemm::{
+        quantize::{GROUP, round_by_one_scale},
+        rotation::rotate_inline,
+    },
     isa::{
         Isa,
+        dispatch::{Kernel, dispatch},
         element::{Element, Packed},
     },
     memory::{aligned::Aligned, prefetch::prefetch},
@@ -102,28 +110,113 @@ pub fn check_int8(shape: CacheShape, cache_len: usize) -> Result<(), ArgumentErr
     expect_len(&shape, int8_head_len(shape.head_dim), cache_len)
 }
 
-/// Writes the key and value of one token to its place in one head of a block; a scale is NaN where a
-/// number is not finite.
-pub fn pack_int8<T: Element>(head: &mut [i8], token: usize, key: &[T], value: &[T]) {
-    let (codes, scales) = head.split_at_mut(head.len() - SCALES);
-    let (keys, values) = codes.split_at_mut(codes.len() / 2);
-    let (key_scales, value_scales) = scales.split_at_mut(HALF_SCALES);
-    let mut codes = [0; CHUNK];
-    let scale = round_half(key, &mut codes);
-    kv_layout::put_key::<T, i8>(keys, token, &codes[..key.len()]);
-    put_scale(key_scales, token, scale);
-    let scale = round_half(value, &mut codes);
-    kv_layout::put_value::<T, i8>(values, token, &codes[..value.len()]);
-    put_scale(value_scales, token, scale);
+/// One head of a token: numbers, and their codes.
+pub struct Head {
+    numbers: [[f32; GROUP]; MAX_HEAD_DIM.div_ceil(GROUP)],
+    codes: [[i8; GROUP]; MAX_HEAD_DIM.div_ceil(GROUP)],
 }
 
-/// Rounds a key or a value to codes, and gives their scale.
-fn round_half<T: Element>(numbers: &[T], codes: &mut [i8; CHUNK]) -> f32 {
-    let scale = scale_int8(numbers);
-    round_chunk(numbers, scale, codes);
-    scale.unit
+impl Default for Head {
+    fn default() -> Self {
+        Self {
+            numbers: [[0.0; GROUP]; MAX_HEAD_DIM.div_ceil(GROUP)],
+            codes: [[0; GROUP]; MAX_HEAD_DIM.div_ceil(GROUP)],
+        }
+    }
 }
 
+impl Head {
+    /// Rotates a key or a value and rounds it to codes; gives their scale, which is NaN where a number is not finite.
+    /// Those of one buffer are as long as each other.
+    #[inline(always)]
+    fn round<T: Element>(&mut self, numbers: &[T]) -> (&[i8], f32) {
+        let scale = dispatch(RoundHead {
+            head: self,
+            numbers,
+        });
+        (&self.codes.as_flattened()[..numbers.len()], scale)
+    }
+}
+
+struct RoundHead<'a, T> {
+    head: &'a mut Head,
+    numbers: &'a [T],
+}
+
+impl<T: Element> Kernel for RoundHead<'_, T> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) -> f32 {
+        let Self { head, numbers } = self;
+        let rotated = &mut head.numbers.as_flattened_mut()[..numbers.len()];
+        for (wide, number) in rotated.iter_mut().zip(numbers) {
+            *wide = number.to_f32();
+        }
+        rotate_inline::<I>(rotated);
+        let num_groups = numbers.len().div_ceil(GROUP);
+        round_by_one_scale::<I>(&head.numbers[..num_groups], &mut head.codes)
+    }
+}
+
+/// How a token is written to the cache.
+pub trait WriteToken<T>: KvFormat {
+    /// What a head of a block consists of.
+    type Unit: Copy + Send + Sync;
+
+    /// Memory for one token, which begins as zeros.
+    type Buffer: Default;
+
+    /// Elements of one head in one block.
+    fn head_len(head_dim: usize) -> usize;
+
+    /// Writes the key and value of one token to its place in one head of a block.
+    fn pack(
+        buffer: &mut Self::Buffer,
+        head: &mut [Self::Unit],
+        token: usize,
+        key: &[T],
+        value: &[T],
+    );
+}
+
+impl<T: Element> WriteToken<T> for Numbers {
+    type Unit = T;
+    type Buffer = ();
+
+    fn head_len(head_dim: usize) -> usize {
+        kv_layout::head_len(head_dim)
+    }
+
+    #[inline(always)]
+    fn pack((): &mut (), head: &mut [T], token: usize, key: &[T], value: &[T]) {
+        kv_layout::pack(head, token, key, value);
+    }
+}
+
+impl<T: Element> WriteToken<T> for Int8Kv {
+    type Unit = i8;
+    type Buffer = Head;
+
+    fn head_len(head_dim: usize) -> usize {
+        int8_head_len(head_dim)
+    }
+
+    #[inline(always)]
+    fn pack(buffer: &mut Head, head: &mut [i8], token: usize, key: &[T], value: &[T]) {
+        let (codes, scales) = head.split_at_mut(head.len() - SCALES);
+        let (keys, values) = codes.split_at_mut(codes.len() / 2);
+        let (key_scales, value_scales) = scales.split_at_mut(HALF_SCALES);
+        let (codes, scale) = buffer.round(key);
+        kv_layout::put_key::<T, i8>(keys, token, codes);
+        put_scale(key_scales, token, scale);
+        let (codes, scale) = buffer.round(value);
+        kv_layout::put_value::<T, i8>(values, token, codes);
+        put_scale(value_scales, token, scale);
+    }
+}
+
+#[inline(always)]
 fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
     scales.as_chunks_mut::<4>().0[token] = scale.to_ne_bytes().map(u8::cast_signed);
 }
@@ -202,8 +295,7 @@ mod tests {
     use super::*;
     use crate::attention::span_types::SPAN;
     use crate::bf16;
-    use crate::gemm::operand::Operand;
-    use crate::isa::dispatch::{Kernel, dispatch};
+    use crate::gemm::{operand::Operand, rotation::rotate};
 
     struct Widen<'a, P: Packed>(&'a mut DequantizedSpan<P>, &'a [i8]);
 
@@ -234,7 +326,13 @@ mod tests {
         let (key, value) = (numbers, |token| numbers(token + 1000));
         for token in 0..SPAN {
             let head = &mut cache[token / BLOCK_SIZE * len..][..len];
-            pack_int8(head, token % BLOCK_SIZE, &key(token), &value(token));
+            Int8Kv::pack(
+                &mut Head::default(),
+                head,
+                token % BLOCK_SIZE,
+                &key(token),
+                &value(token),
+            );
         }
         let mut widened = DequantizedSpan::<T::Packed>::new(head_dim);
         dispatch(Widen(&mut widened, &cache));
@@ -251,8 +349,13 @@ mod tests {
             let scales = [widened.keys[block][offset], widened.values[block][offset]];
             for half in 0..2 {
                 let expected = [key(token), value(token)];
-                for (code, number) in unpacked[half].iter().zip(&expected[half]) {
-                    let (code, number) = (code.to_f32(), number.to_f32());
+                let mut expected: Vec<f32> = expected[half]
+                    .iter()
+                    .map(|number| number.to_f32())
+                    .collect();
+                rotate(&mut expected);
+                for (code, number) in unpacked[half].iter().zip(expected) {
+                    let code = code.to_f32();
                     assert_eq!(code, code.round(), "codes are whole");
                     let error = (code * scales[half] - number).abs();
                     assert!(error <= 0.51 * scales[half], "{code} for {number}");
@@ -272,7 +375,7 @@ mod tests {
         let mut head = vec![0; int8_head_len(16)];
         let mut key = [1.0; 16];
         key[3] = f32::INFINITY;
-        pack_int8(&mut head, 5, &key, &[0.0; 16]);
+        Int8Kv::pack(&mut Head::default(), &mut head, 5, &key, &[0.0; 16]);
         let mut scales = [0.0; BLOCK_SIZE];
         get_scales(&head[head.len() - SCALES..][..HALF_SCALES], &mut scales);
         assert!(scales[5].is_nan());

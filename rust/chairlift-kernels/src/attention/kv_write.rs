@@ -3,8 +3,8 @@
 use crate::{
     Element,
     attention::{
-        kv_format::{check_int8, int8_head_len, pack_int8},
-        kv_layout::{self, BLOCK_SIZE, CacheShape},
+        kv_format::{Int8Kv, Numbers, WriteToken, check_int8},
+        kv_layout::{BLOCK_SIZE, CacheShape},
     },
     error::{ArgumentError, expect_equal},
     memory::{disjoint::Disjoint, pool, rows::Rows},
@@ -30,15 +30,7 @@ pub fn kv_write<T: Element>(
     slot_mapping: &[i32],
 ) -> Result<(), ArgumentError> {
     shape.check(cache.len())?;
-    let head_len = shape.head_len();
-    write(
-        key,
-        value,
-        cache,
-        (shape, head_len),
-        slot_mapping,
-        kv_layout::pack,
-    )
+    write::<T, Numbers>(key, value, cache, shape, slot_mapping)
 }
 
 /// Writes keys and values like [`kv_write`], to an int8 cache ([`crate::attention::kv_format`]) laid out for `T`.
@@ -53,27 +45,17 @@ pub fn kv_write_int8<T: Element>(
     slot_mapping: &[i32],
 ) -> Result<(), ArgumentError> {
     check_int8(shape, cache.len())?;
-    let head_len = int8_head_len(shape.head_dim);
-    write(
-        key,
-        value,
-        cache,
-        (shape, head_len),
-        slot_mapping,
-        pack_int8,
-    )
+    write::<T, Int8Kv>(key, value, cache, shape, slot_mapping)
 }
 
-/// Puts each token to its place in each head, of so many elements, by `pack(head, offset, key, value)`.
-fn write<T: Element, C: Send + Sync>(
+fn write<T: Element, K: WriteToken<T>>(
     key: Rows<'_, T>,
     value: Rows<'_, T>,
-    cache: &mut [C],
-    (shape, head_len): (CacheShape, usize),
+    cache: &mut [K::Unit],
+    shape: CacheShape,
     slot_mapping: &[i32],
-    pack: impl Fn(&mut [C], usize, &[T], &[T]) + Sync,
 ) -> Result<(), ArgumentError> {
-    let head_dim = shape.head_dim;
+    let (head_dim, head_len) = (shape.head_dim, K::head_len(shape.head_dim));
     let width = shape.num_kv_heads * head_dim;
     expect_equal("key", "a width of", width, key.width())?;
     expect_equal("value", "a width of", width, value.width())?;
@@ -95,19 +77,17 @@ fn write<T: Element, C: Send + Sync>(
     let cache = Disjoint::new(cache);
     let grain = pool::grain(key.len() * head_dim * ELEMENTS_PER_LINE);
     pool::split(shape.num_kv_heads, grain, |heads| {
+        let mut buffer = K::Buffer::default();
         for (token, &slot) in slot_mapping.iter().enumerate() {
             let (block, offset) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);
+            let (key, value) = (key.row(token), value.row(token));
             for head in heads.clone() {
                 let start = shape.head_start(block, head, head_len);
                 // SAFETY: no other part has this head, and one `take` at a time is alive here.
                 let place = unsafe { cache.take(start..start + head_len) };
                 let numbers = head * head_dim..(head + 1) * head_dim;
-                pack(
-                    place,
-                    offset,
-                    &key.row(token)[numbers.clone()],
-                    &value.row(token)[numbers],
-                );
+                let (key, value) = (&key[numbers.clone()], &value[numbers]);
+                K::pack(&mut buffer, place, offset, key, value);
             }
         }
     });

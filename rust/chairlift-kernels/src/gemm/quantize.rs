@@ -14,9 +14,6 @@ use crate::{
 };
 use half::f16;
 
-/// Numbers that are rounded at a time: whole groups.
-pub(crate) const CHUNK: usize = 32 * GROUP;
-
 /// Largest magnitude of an eight-bit integer here: the range is symmetric.
 const MAX_INT8: f32 = 127.0;
 
@@ -37,11 +34,6 @@ pub(crate) struct Scale {
 }
 
 /// The scale at which the largest magnitude becomes 127.
-#[inline(always)]
-pub(crate) fn scale_int8<T: Element>(numbers: &[T]) -> Scale {
-    scale_to(largest_magnitude(numbers))
-}
-
 #[inline(always)]
 fn scale_to(largest: f32) -> Scale {
     Scale {
@@ -66,23 +58,17 @@ fn inverse(largest: f32) -> f32 {
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// Rounds up to [`CHUNK`] numbers to integers, in the front of a buffer; zeros fill the last group.
-///
-/// In memory, because what follows wants them in another order: a compiler that has them in registers
-/// picks them out one by one.
+/// Rounds groups to integers by one scale, that at which the largest magnitude becomes 127; gives its unit.
 #[inline(always)]
-pub(crate) fn round_chunk<'b, T: Element>(
-    numbers: &[T],
-    scale: Scale,
-    integers: &'b mut [i8; CHUNK],
-) -> &'b [i8] {
-    let (integers, _) = integers.split_at_mut(numbers.len().next_multiple_of(GROUP));
-    let (whole, rest) = integers.split_at_mut(numbers.len());
-    for (integer, number) in whole.iter_mut().zip(numbers) {
-        *integer = round_to_byte(number.to_f32() * scale.inverse);
+pub(crate) fn round_by_one_scale<I: Isa>(
+    groups: &[[f32; GROUP]],
+    integers: &mut [[i8; GROUP]],
+) -> f32 {
+    let scale = scale_to(I::largest_magnitude(groups));
+    for (integers, numbers) in integers.iter_mut().zip(groups) {
+        *integers = round_group::<I>(numbers, scale);
     }
-    rest.fill(0);
-    integers
+    scale.unit
 }
 
 /// The sum of integers, exactly.

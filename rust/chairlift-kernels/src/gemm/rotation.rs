@@ -41,12 +41,13 @@ impl Kernel for Rotate<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        rotate_here::<I>(self.row);
+        rotate_inline::<I>(self.row);
     }
 }
 
+/// Rotates a row in place, as a part of a kernel.
 #[inline(always)]
-fn rotate_here<I: Isa>(row: &mut [f32]) {
+pub(crate) fn rotate_inline<I: Isa>(row: &mut [f32]) {
     let (blocks, rest) = row.as_chunks_mut::<BLOCK>();
     for block in blocks {
         rotate_block::<I>(block);
