@@ -10,7 +10,7 @@ from chairlift.attention.cuda_fp8 import Fp8CudaBackend
 from torch import Tensor
 
 from tests.attention.reference import ReferenceBackend
-from tests.kernels.reference import quantize_rows, rotated
+from tests.kernels.reference import quantize_rows, rotated_head
 
 
 @singledispatch
@@ -55,7 +55,7 @@ def pair_size(dtype):
 
 @pack.register
 def _(backend: Int8CpuBackend, key, value):
-    codes, scales = zip(*(quantize_rows(rotated(half)) for half in (key, value)), strict=True)
+    codes, scales = zip(*(quantize_rows(rotated_head(half)) for half in (key, value)), strict=True)
     key, value = (half.to(backend.dtype) for half in codes)
     packed = pack(CpuBackend(), key, value).to(torch.int8)
     # [tokens, heads, 1] -> [heads, tokens]
@@ -72,7 +72,7 @@ def _(backend: Int8CpuBackend, block, block_size):
     tails = block[:, -2 * half :].contiguous().view(torch.float32)
     # [heads, 2 * tokens] -> [tokens, heads, 1]
     key_scale, value_scale = (tail.T.unsqueeze(-1) for tail in tails.chunk(2, dim=1))
-    return rotated(key * key_scale), rotated(value * value_scale)
+    return rotated_head(key * key_scale), rotated_head(value * value_scale)
 
 
 @pack.register

@@ -12,7 +12,7 @@ from chairlift.attention.cpu_int8 import Int8CpuBackend
 from tests.attention.blocks import pack, unpack
 from tests.attention.reference import ReferenceBackend
 from tests.attention.test_backends import BLOCK, ROWS, attend, batch
-from tests.kernels.reference import quantize_rows, rotated
+from tests.kernels.reference import quantize_rows, rotated_head
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -26,11 +26,11 @@ def test_the_kernel_agrees_with_the_twin_over_what_the_codes_mean(dtype, window,
         ROWS, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype
     )
     got = attend(Int8CpuBackend(dtype), rows, dtype, window)
-    rows.query = rotated(rows.query).to(dtype)
+    rows.query = rotated_head(rows.query).to(dtype)
     for name in ("key", "value"):
-        codes, scales = quantize_rows(rotated(getattr(rows, name)))
+        codes, scales = quantize_rows(rotated_head(getattr(rows, name)))
         setattr(rows, name, codes.double() * scales.double())
-    expected = rotated(attend(ReferenceBackend(), rows, torch.float64, window))
+    expected = rotated_head(attend(ReferenceBackend(), rows, torch.float64, window))
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-24
     # Where a processor multiplies pairs of bf16, weights times scales are rounded, too.
     rounds_weights = dtype == torch.bfloat16 and cpu_features() in ("amx", "avx512bf16")
@@ -77,20 +77,21 @@ def test_a_query_has_the_same_bits_alone_in_a_chunk_and_in_a_batch(dtype):
         assert torch.equal(part, everything[first : first + count])
 
 
+@pytest.mark.parametrize("head_dim", [16, 80, 128, 192, 512])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_written_block_is_the_packed_one_and_means_about_the_same(dtype):
+def test_a_written_block_is_the_packed_one_and_means_about_the_same(dtype, head_dim):
     backend = Int8CpuBackend(dtype)
-    key, value = torch.randn(2, BLOCK, 3, 32).to(dtype)
+    key, value = torch.randn(2, BLOCK, 3, head_dim).to(dtype)
     value[5] = 0
-    cache = backend.allocate(2, 4, 3, BLOCK, 32, dtype)
+    cache = backend.allocate(2, 4, 3, BLOCK, head_dim, dtype)
     assert cache.dtype == torch.int8
-    assert cache.nbytes == 4 * backend.block_bytes(2, 3, BLOCK, 32, dtype)
+    assert cache.nbytes == 4 * backend.block_bytes(2, 3, BLOCK, head_dim, dtype)
     slots = torch.arange(2 * BLOCK, 3 * BLOCK, dtype=torch.int32)
     backend.write(cache[1], key, value, slots, BLOCK)
     assert torch.equal(cache[1, 2], pack(backend, key, value))
     for unpacked, number in zip(unpack(backend, cache[1, 2], BLOCK), (key, value), strict=True):
-        step = rotated(number).abs().amax(-1, keepdim=True) / 127
-        assert (rotated(unpacked - number.float()).abs() <= 0.501 * step).all()
+        step = rotated_head(number).abs().amax(-1, keepdim=True) / 127
+        assert (rotated_head(unpacked - number.float()).abs() <= 0.501 * step).all()
     cache[1, 2] = 0
     assert not cache.any()
 

@@ -113,6 +113,17 @@ def rotated(x: Tensor) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
+def rotated_head(x: Tensor) -> Tensor:
+    """Return `rotated` heads `[..., D]`, whose blocks of 64 are mixed where D is a power of two."""
+    x, width = rotated(x), x.shape[-1]
+    distance = 64
+    while distance < width and width.bit_count() == 1:
+        low, high = x.unflatten(-1, (-1, 2, distance)).unbind(-2)
+        x = (torch.stack((low + high, low - high), -2) * 0.5**0.5).flatten(-3)
+        distance *= 2
+    return x
+
+
 def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Linear with rotated weights in eight bits, a scale per wide group, and rotated inputs."""
     x, weight, y = rotated(x), rotated(weight), bias

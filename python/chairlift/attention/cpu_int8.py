@@ -4,8 +4,9 @@ Per KV head of a block there are codes of the keys and of the values, each where
 model's dtype would lie, and behind them a float32 scale for each token's key and each one's value:
 a number is its code times the scale, which is the largest magnitude of the 127.
 
-Keys and values are rotated before they are rounded (Hadamard matrices of 64 coordinates), queries
-likewise, and results back: a few large coordinates of a key do not make its scale coarse.
+Keys and values are rotated before they are rounded (by a Hadamard matrix of all coordinates of a
+head, or by blocks of 64), queries likewise, and results back: a few large coordinates of a key do
+not make its scale coarse.
 """
 
 import torch

@@ -15,7 +15,7 @@ use crate::{
     gemm::{
         accumulator::{balanced, with_rows},
         operand::Operand,
-        rotation::rotate_inline,
+        rotation::rotate_head,
     },
     isa::{
         Isa,
@@ -444,7 +444,7 @@ impl Kernel for RotateHeads<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         for head in self.o.chunks_exact_mut(self.head_dim) {
-            rotate_inline::<I>(head);
+            rotate_head::<I>(head);
         }
     }
 }

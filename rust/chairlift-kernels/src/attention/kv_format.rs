@@ -21,7 +21,7 @@ use crate::{
     error::ArgumentError,
     gemm::{
         quantize::{GROUP, round_by_one_scale},
-        rotation::rotate_inline,
+        rotation::rotate_head,
     },
     isa::{
         Isa,
@@ -153,7 +153,7 @@ impl<T: Element> Kernel for RoundHead<'_, T> {
         for (wide, number) in rotated.iter_mut().zip(numbers) {
             *wide = number.to_f32();
         }
-        rotate_inline::<I>(rotated);
+        rotate_head::<I>(rotated);
         let num_groups = numbers.len().div_ceil(GROUP);
         round_by_one_scale::<I>(&head.numbers[..num_groups], &mut head.codes)
     }

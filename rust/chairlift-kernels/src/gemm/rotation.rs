@@ -5,8 +5,8 @@
 //! blocks of 64 as fit, of the rest blocks of 16, then of 4, and up to three numbers that stay. The matrix is its own
 //! inverse, so that a layer whose weights and inputs are both rotated computes the same function.
 //!
-//! Numbers are added and subtracted in a fixed order, and the factors are powers of two: the same bits on every
-//! instruction set.
+//! Numbers are added and subtracted in a fixed order, and multiplied by one factor after each step that has one: the same bits on
+//! every instruction set.
 
 use crate::isa::{
     Isa,
@@ -14,6 +14,7 @@ use crate::isa::{
     portable::add_pairs,
 };
 use crate::{RowsMut, gemm::quantize::GROUP};
+use std::f32::consts::FRAC_1_SQRT_2;
 
 /// Numbers of the largest block.
 pub(crate) const BLOCK: usize = 2 * GROUP;
@@ -30,6 +31,28 @@ pub fn rotate_rows(rows: RowsMut<'_, f32>) {
 /// Rotates a row in place.
 pub(crate) fn rotate(row: &mut [f32]) {
     dispatch(Rotate { row });
+}
+
+/// Rotates a head of keys, values or queries in place, as a part of a kernel: as a row, then its blocks of 64 with each other, where
+/// its width is a power of two. All of its numbers are mixed then.
+#[inline(always)]
+pub(crate) fn rotate_head<I: Isa>(head: &mut [f32]) {
+    rotate_inline::<I>(head);
+    if !head.len().is_power_of_two() {
+        return;
+    }
+    let mut distance = BLOCK;
+    while distance < head.len() {
+        for blocks in head.chunks_exact_mut(2 * distance) {
+            let (first, second) = blocks.split_at_mut(distance);
+            for (first, second) in first.iter_mut().zip(second) {
+                let (a, b) = (*first, *second);
+                *first = (a + b) * FRAC_1_SQRT_2;
+                *second = (a - b) * FRAC_1_SQRT_2;
+            }
+        }
+        distance *= 2;
+    }
 }
 
 struct Rotate<'a> {
