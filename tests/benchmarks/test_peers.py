@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import __main__ as program
+from benchmarks.peers import __main__ as peers
 from benchmarks.peers.__main__ import commands, page_of, read_options, write
 from benchmarks.peers.comparison import (
     Comparison,
@@ -154,22 +154,22 @@ def test_a_workload_is_the_same_each_time_and_chairlift_reads_it(tmp_path: Path,
 
 
 def test_an_unknown_peer_is_named_with_those_that_are_known() -> None:
-    call = [sys.executable, "-m", "benchmarks.peers", "nobody"]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    program = [sys.executable, "-m", "benchmarks.peers", "triton"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "unknown peer nobody: known are openvino, llamacpp, transformers, vllm" in done.stderr
+    assert "unknown peer triton: known are openvino, llamacpp, transformers, vllm" in done.stderr
 
 
 def test_a_peer_without_such_weights_is_named() -> None:
-    call = [sys.executable, "-m", "benchmarks.peers", "transformers", "--dtype", "int8"]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    program = [sys.executable, "-m", "benchmarks.peers", "transformers", "--dtype", "int8"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "transformers: not measured with int8 weights" in done.stderr
 
 
 def test_a_peer_that_keeps_no_keys_in_eight_bits_is_named() -> None:
-    call = [sys.executable, "-m", "benchmarks.peers", "vllm", "--kv-cache-dtype", "int8"]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    program = [sys.executable, "-m", "benchmarks.peers", "vllm", "--kv-cache-dtype", "int8"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "vllm: not measured with keys and values in int8" in done.stderr
 
@@ -178,7 +178,7 @@ def test_both_sides_keep_keys_and_values_in_the_same_format(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["peers", "openvino", "--kv-cache-dtype", "int8"])
-    monkeypatch.setattr(program, "CONVERTED", tmp_path)
+    monkeypatch.setattr(peers, "CONVERTED", tmp_path)
     for side in commands("openvino", Path("python"), tmp_path, Path("work"), read_options()):
         assert side[side.index("--kv-cache-dtype") + 1] == "int8"
 

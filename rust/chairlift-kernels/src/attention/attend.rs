@@ -14,8 +14,9 @@ use crate::{
     bf16,
     gemm::{
         accumulator::{balanced, with_rows},
+        grouped::Widen,
         operand::Operand,
-        rotation::rotate_head,
+        rotation::RotateHeads,
     },
     isa::{
         Isa,
@@ -214,7 +215,7 @@ impl<T: Element> Attend<'_, T> {
         }
         let o = &mut scratch.o[..rows * head_dim];
         if K::IS_INT8 {
-            noinline::<I, _>(RotateHeads { o, head_dim });
+            noinline::<I, _>(RotateHeads { heads: o, head_dim });
         }
         for (row, o) in o.chunks_exact(head_dim).enumerate() {
             self.store::<I>(item, row, o);
@@ -297,11 +298,13 @@ impl<T: Element> Attend<'_, T> {
         let head_dim = self.layer.shape.head_dim;
         for (row, o) in o.chunks_exact_mut(head_dim).enumerate() {
             let (token, columns) = self.place(item, row);
-            for (wide, number) in o.iter_mut().zip(&self.query.row(token)[columns]) {
-                *wide = number.to_f32();
+            Widen {
+                row: &self.query.row(token)[columns],
+                numbers: o,
             }
+            .run::<I>();
         }
-        noinline::<I, _>(RotateHeads { o, head_dim });
+        noinline::<I, _>(RotateHeads { heads: o, head_dim });
     }
 
     /// Packs the queries of a tile; those of an int8 cache are in `o`.
@@ -426,25 +429,6 @@ impl<T: Element> Attend<'_, T> {
         let out = unsafe { self.out.take(base + columns.start..base + columns.end) };
         for (out, o) in out.as_chunks_mut().0.iter_mut().zip(o.as_chunks().0) {
             T::round_block::<I>(o, out);
-        }
-    }
-}
-
-/// Rotates heads in place, as the keys and values of an int8 cache are.
-///
-/// Compiled apart: the loop over spans keeps its registers.
-struct RotateHeads<'a> {
-    o: &'a mut [f32],
-    head_dim: usize,
-}
-
-impl Kernel for RotateHeads<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        for head in self.o.chunks_exact_mut(self.head_dim) {
-            rotate_head::<I>(head);
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     },
     error::ArgumentError,
     gemm::{
+        grouped::Widen,
         quantize::{GROUP, round_by_one_scale},
         rotation::rotate_head,
     },
@@ -111,24 +112,15 @@ pub fn check_int8(shape: CacheShape, cache_len: usize) -> Result<(), ArgumentErr
 }
 
 /// One head of a token: numbers, and their codes.
-pub struct Head {
+#[derive(Default)]
+pub(crate) struct Head {
     numbers: [[f32; GROUP]; MAX_HEAD_DIM.div_ceil(GROUP)],
     codes: [[i8; GROUP]; MAX_HEAD_DIM.div_ceil(GROUP)],
-}
-
-impl Default for Head {
-    fn default() -> Self {
-        Self {
-            numbers: [[0.0; GROUP]; MAX_HEAD_DIM.div_ceil(GROUP)],
-            codes: [[0; GROUP]; MAX_HEAD_DIM.div_ceil(GROUP)],
-        }
-    }
 }
 
 impl Head {
     /// Rotates a key or a value and rounds it to codes; gives their scale, which is NaN where a number is not finite.
     /// Those of one buffer are as long as each other.
-    #[inline(always)]
     fn round<T: Element>(&mut self, numbers: &[T]) -> (&[i8], f32) {
         let scale = dispatch(RoundHead {
             head: self,
@@ -138,6 +130,7 @@ impl Head {
     }
 }
 
+/// Rotates a head and rounds it; gives the scale.
 struct RoundHead<'a, T> {
     head: &'a mut Head,
     numbers: &'a [T],
@@ -150,9 +143,11 @@ impl<T: Element> Kernel for RoundHead<'_, T> {
     fn run<I: Isa>(self) -> f32 {
         let Self { head, numbers } = self;
         let rotated = &mut head.numbers.as_flattened_mut()[..numbers.len()];
-        for (wide, number) in rotated.iter_mut().zip(numbers) {
-            *wide = number.to_f32();
+        Widen {
+            row: numbers,
+            numbers: &mut *rotated,
         }
+        .run::<I>();
         rotate_head::<I>(rotated);
         let num_groups = numbers.len().div_ceil(GROUP);
         round_by_one_scale::<I>(&head.numbers[..num_groups], &mut head.codes)
@@ -160,7 +155,7 @@ impl<T: Element> Kernel for RoundHead<'_, T> {
 }
 
 /// How a token is written to the cache.
-pub trait WriteToken<T>: KvFormat {
+pub(crate) trait WriteToken<T>: KvFormat {
     /// What a head of a block consists of.
     type Unit: Copy + Send + Sync;
 
@@ -168,7 +163,7 @@ pub trait WriteToken<T>: KvFormat {
     type Buffer: Default;
 
     /// Elements of one head in one block.
-    fn head_len(head_dim: usize) -> usize;
+    fn head_len(shape: CacheShape) -> usize;
 
     /// Writes the key and value of one token to its place in one head of a block.
     fn pack(
@@ -184,11 +179,10 @@ impl<T: Element> WriteToken<T> for Numbers {
     type Unit = T;
     type Buffer = ();
 
-    fn head_len(head_dim: usize) -> usize {
-        kv_layout::head_len(head_dim)
+    fn head_len(shape: CacheShape) -> usize {
+        shape.head_len()
     }
 
-    #[inline(always)]
     fn pack((): &mut (), head: &mut [T], token: usize, key: &[T], value: &[T]) {
         kv_layout::pack(head, token, key, value);
     }
@@ -198,11 +192,10 @@ impl<T: Element> WriteToken<T> for Int8Kv {
     type Unit = i8;
     type Buffer = Head;
 
-    fn head_len(head_dim: usize) -> usize {
-        int8_head_len(head_dim)
+    fn head_len(shape: CacheShape) -> usize {
+        int8_head_len(shape.head_dim)
     }
 
-    #[inline(always)]
     fn pack(buffer: &mut Head, head: &mut [i8], token: usize, key: &[T], value: &[T]) {
         let (codes, scales) = head.split_at_mut(head.len() - SCALES);
         let (keys, values) = codes.split_at_mut(codes.len() / 2);
@@ -216,7 +209,6 @@ impl<T: Element> WriteToken<T> for Int8Kv {
     }
 }
 
-#[inline(always)]
 fn put_scale(scales: &mut [i8], token: usize, scale: f32) {
     scales.as_chunks_mut::<4>().0[token] = scale.to_ne_bytes().map(u8::cast_signed);
 }
@@ -297,9 +289,9 @@ mod tests {
     use crate::bf16;
     use crate::gemm::{operand::Operand, rotation::rotate};
 
-    struct Widen<'a, P: Packed>(&'a mut DequantizedSpan<P>, &'a [i8]);
+    struct WidenSpan<'a, P: Packed>(&'a mut DequantizedSpan<P>, &'a [i8]);
 
-    impl<P: Packed> Kernel for Widen<'_, P> {
+    impl<P: Packed> Kernel for WidenSpan<'_, P> {
         type Output = ();
 
         const USES_BF16: bool = true;
@@ -335,7 +327,7 @@ mod tests {
             );
         }
         let mut widened = DequantizedSpan::<T::Packed>::new(head_dim);
-        dispatch(Widen(&mut widened, &cache));
+        dispatch(WidenSpan(&mut widened, &cache));
         let codes: Vec<f32> = (0..widened.units.len() * depth)
             .map(|place| widened.units[place / depth].number(place % depth))
             .collect();

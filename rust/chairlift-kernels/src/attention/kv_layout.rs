@@ -48,11 +48,12 @@ impl CacheShape {
     /// Describes a cache of numbers whose blocks lie one behind the other.
     #[must_use]
     pub fn contiguous(num_blocks: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        let head_len = 2 * BLOCK_SIZE * head_dim;
         Self {
             num_blocks,
             num_kv_heads,
             head_dim,
-            block_stride: num_kv_heads.saturating_mul(head_len(head_dim)),
+            block_stride: num_kv_heads.saturating_mul(head_len),
         }
     }
 
@@ -89,13 +90,8 @@ impl CacheShape {
 
     /// Elements of one head in one block, keys and values.
     pub fn head_len(&self) -> usize {
-        head_len(self.head_dim)
+        2 * BLOCK_SIZE * self.head_dim
     }
-}
-
-/// Elements of one head in one block, keys and values.
-pub(crate) fn head_len(head_dim: usize) -> usize {
-    2 * BLOCK_SIZE * head_dim
 }
 
 /// Checks the length of a cache whose heads take so many elements each in a block, and that no two blocks overlap.
@@ -134,7 +130,6 @@ pub fn check_block_size(block_size: usize) -> Result<(), ArgumentError> {
 }
 
 /// Writes the key and value of one token to its place in one head of a block.
-#[inline(always)]
 pub(super) fn pack<T: Element>(head: &mut [T], token: usize, key: &[T], value: &[T]) {
     let (keys, values) = head.split_at_mut(head.len() / 2);
     put_key::<T, T>(keys, token, key);

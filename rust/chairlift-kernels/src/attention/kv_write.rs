@@ -48,6 +48,7 @@ pub fn kv_write_int8<T: Element>(
     write::<T, Int8Kv>(key, value, cache, shape, slot_mapping)
 }
 
+/// Puts each token to its place in each head, as K does.
 fn write<T: Element, K: WriteToken<T>>(
     key: Rows<'_, T>,
     value: Rows<'_, T>,
@@ -55,7 +56,7 @@ fn write<T: Element, K: WriteToken<T>>(
     shape: CacheShape,
     slot_mapping: &[i32],
 ) -> Result<(), ArgumentError> {
-    let (head_dim, head_len) = (shape.head_dim, K::head_len(shape.head_dim));
+    let (head_dim, head_len) = (shape.head_dim, K::head_len(shape));
     let width = shape.num_kv_heads * head_dim;
     expect_equal("key", "a width of", width, key.width())?;
     expect_equal("value", "a width of", width, value.width())?;

@@ -5,8 +5,7 @@
 //! blocks of 64 as fit, of the rest blocks of 16, then of 4, and up to three numbers that stay. The matrix is its own
 //! inverse, so that a layer whose weights and inputs are both rotated computes the same function.
 //!
-//! Numbers are added and subtracted in a fixed order, and multiplied by one factor after each step that has one: the same bits on
-//! every instruction set.
+//! Numbers are added, subtracted and multiplied by constants in a fixed order: the same bits on every instruction set.
 
 use crate::isa::{
     Isa,
@@ -33,8 +32,25 @@ pub(crate) fn rotate(row: &mut [f32]) {
     dispatch(Rotate { row });
 }
 
-/// Rotates a head of keys, values or queries in place, as a part of a kernel: as a row, then its blocks of 64 with each other, where
-/// its width is a power of two. All of its numbers are mixed then.
+/// Rotates heads of keys, values or queries in place; see [`rotate_head`].
+pub(crate) struct RotateHeads<'a> {
+    pub(crate) heads: &'a mut [f32],
+    pub(crate) head_dim: usize,
+}
+
+impl Kernel for RotateHeads<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for head in self.heads.chunks_exact_mut(self.head_dim) {
+            rotate_head::<I>(head);
+        }
+    }
+}
+
+/// Rotates a head in place, as a part of a kernel: its blocks as those of a row, and then, where its width is a power of two,
+/// its blocks of 64 with each other, so that all of its numbers are mixed.
 #[inline(always)]
 pub(crate) fn rotate_head<I: Isa>(head: &mut [f32]) {
     rotate_inline::<I>(head);
